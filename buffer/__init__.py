@@ -1,0 +1,1 @@
+"""Stores, formats, and the write and read paths."""

@@ -1,0 +1,1 @@
+"""Fakes for tests of forebay and of what is built on it."""
