@@ -1,0 +1,266 @@
+"""A compare-and-swap cell over one object: read, change, write only if nobody else has, again if somebody did.
+
+It knows nothing of queues. Manifests and cursors are registers.
+
+The hard part is a write whose answer did not come, or came wrong (rfcs/0001). The rules:
+
+- After anything but *applied*, a conflict included, the object is read again and the caller is asked whether its change
+  is in there: a client library's own retry can meet its own write and report a failed condition.
+- A write made on version E is settled as *not applied* only by reading a version other than E without the change in it.
+  While the read still shows E, the lost request may yet land; the change is tried on E again, so one of the two wins
+  and the other fails on its condition.
+- "Is my change in there?" must be answered from something only this writer could have written: an id, or a number of
+  its own.
+
+This needs versions that never come back: the bytes must hold something that grows with every write, because a version
+is a hash of the content on every S3 server known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from forebay.buffer.backoff import full_jitter
+from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.errors import ForebayError, InvalidInput, NotFound, Timeout, Unavailable, Unknown
+from forebay.buffer.store.base import Applied, NotApplied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.store.base import Data, ObjectStore, Outcome
+
+T = TypeVar("T")
+
+_BACKOFF_BASE = 0.02
+_BACKOFF_CAP = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How hard an update tries before it gives up with a clear error."""
+
+    max_attempts: int = 100
+    """Reads and writes that failed or lost a race, together."""
+    max_seconds: float = 60.0
+    """Checked between attempts: a request that hangs is ended by the store's own time-out."""
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1 or not self.max_seconds > 0:
+            raise InvalidInput(f"limits must allow at least one attempt and some time, not {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot(Generic[T]):
+    """The cell's content at one moment."""
+
+    value: T | None
+    """None while the object does not exist."""
+    version: str | None
+    """None while the object does not exist."""
+    data: Data
+    """The bytes that `value` was decoded from."""
+
+
+class _NothingInDoubt:
+    """No write of ours may still land."""
+
+
+_NOTHING_IN_DOUBT = _NothingInDoubt()
+
+
+class Register(Generic[T]):
+    """One object as a cell. Safe to use from many threads; each call stands alone."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        key: str,
+        *,
+        decode: Callable[[bytes | memoryview], T],
+        encode: Callable[[T], Data],
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.store = store
+        self.key = key
+        self.decode = decode
+        self.encode = encode
+        self.limits = limits
+        self.clock = clock or SystemClock()
+        self.random = random or system_random()
+        self._counters = Lock()
+        self._writes = 0
+        self._conflicts = 0
+
+    @property
+    def url(self) -> str:
+        """The object's address, for messages."""
+        return f"{self.store.url}/{self.key}"
+
+    @property
+    def conflict_rate(self) -> float:
+        """The share of writes so far, from 0 to 1, whose condition failed because another writer came first."""
+        with self._counters:
+            return self._conflicts / self._writes if self._writes else 0.0
+
+    def read(self) -> Snapshot[T]:
+        """Return what is there now."""
+        try:
+            found = self.store.get(self.key)
+        except NotFound:
+            return Snapshot(None, None, b"")
+        return Snapshot(self.decode(found.data), found.version, found.data)
+
+    def read_if_changed(self, known: Snapshot[T]) -> Snapshot[T]:
+        """Return what is there now, or `known` itself for the price of a conditional read if that is still it."""
+        if known.version is None:
+            return self.read()
+        try:
+            found = self.store.get_if_changed(self.key, known.version)
+        except NotFound:
+            return Snapshot(None, None, b"")
+        return known if found is None else Snapshot(self.decode(found.data), found.version, found.data)
+
+    def update(
+        self,
+        change: Callable[[T | None], T | None],
+        is_mine: Callable[[T], bool],
+        *,
+        known: Snapshot[T] | None = None,
+    ) -> Snapshot[T]:
+        """Apply `change` exactly once, and return the cell with the change in it.
+
+        Args:
+            change: takes the current value (None if the object is missing) and returns the new one, or None if there
+                is nothing to change. It may run several times; what it raises ends the update with nothing applied.
+            is_mine: whether a value holds this very change; asked after every attempt that was not clearly applied.
+            known: a snapshot to start from, to save a read. It may be out of date: whatever `change` decides on it
+                against writing is decided again on a fresh read.
+
+        Raises:
+            Timeout: others kept coming first until the limits were reached. The change was not applied.
+            Unavailable: the store could not be reached within the limits. The change was not applied.
+            Unknown: the change may or may not have been applied, or may yet be.
+        """
+        return _Update(self, change, is_mine).run(known)
+
+    def write(self, snapshot: Snapshot[T], data: Data) -> Outcome:
+        """Write once, only if the cell is still as in `snapshot`. What the outcome means is the caller's to find out."""
+        if snapshot.version is None:
+            outcome = self.store.create(self.key, data)
+        else:
+            if data == snapshot.data:
+                raise InvalidInput(f"{self.url}: an update must change the bytes, or it could not be told from none")
+            outcome = self.store.replace(self.key, data, snapshot.version)
+        with self._counters:
+            self._writes += 1
+            self._conflicts += isinstance(outcome, NotApplied) and outcome.condition_failed
+        return outcome
+
+
+class _Update(Generic[T]):
+    """One call of `Register.update`: its attempts, and which version it may have written on without knowing."""
+
+    def __init__(
+        self, register: Register[T], change: Callable[[T | None], T | None], is_mine: Callable[[T], bool]
+    ) -> None:
+        self._register = register
+        self._change = change
+        self._is_mine = is_mine
+        self._in_doubt: str | _NothingInDoubt | None = _NOTHING_IN_DOUBT
+        self._last_trouble = ""
+
+    def run(self, known: Snapshot[T] | None) -> Snapshot[T]:
+        try:
+            return self._run(known)
+        except Unknown:
+            raise
+        except ForebayError as error:
+            if self._in_doubt is _NOTHING_IN_DOUBT:
+                raise
+            raise Unknown(
+                f"{self._register.url}: a write may have been applied ({self._last_trouble}), "
+                f"and it could not be found out: {error}"
+            ) from error
+
+    def _run(self, known: Snapshot[T] | None) -> Snapshot[T]:
+        register, clock, limits = self._register, self._register.clock, self._register.limits
+        deadline = clock.monotonic() + limits.max_seconds
+        unreachable: Unavailable | None = None
+        for attempt in range(limits.max_attempts):
+            if attempt:
+                clock.sleep(full_jitter(register.random, attempt - 1, _BACKOFF_BASE, _BACKOFF_CAP))
+                if clock.monotonic() >= deadline:
+                    break
+            try:
+                done = self._attempt(known)
+            except Unavailable as error:
+                unreachable, self._last_trouble = error, self._last_trouble or str(error)
+                done = None
+            else:
+                unreachable = None
+            if done is not None:
+                return done
+            known = None
+        return self._give_up(unreachable)
+
+    def _attempt(self, known: Snapshot[T] | None) -> Snapshot[T] | None:
+        """Read, change and write once; None where it has to be tried again."""
+        register = self._register
+        if known is not None:
+            new = self._change_if_current(known)
+            if new is not None:
+                return self._write(known, new)
+        snapshot = register.read()
+        if self._settle(snapshot):
+            return snapshot
+        new = self._change(snapshot.value)
+        if new is None:
+            if self._in_doubt is not _NOTHING_IN_DOUBT:
+                return None
+            return snapshot
+        return self._write(snapshot, new)
+
+    def _change_if_current(self, known: Snapshot[T]) -> T | None:
+        try:
+            return self._change(known.value)
+        except ForebayError:
+            return None  # perhaps only because `known` is old: a fresh read decides
+
+    def _write(self, snapshot: Snapshot[T], value: T) -> Snapshot[T] | None:
+        data = self._register.encode(value)
+        outcome = self._register.write(snapshot, data)
+        if isinstance(outcome, Applied):
+            return Snapshot(value, outcome.version, data)
+        self._in_doubt = snapshot.version
+        self._last_trouble = outcome.reason
+        return None
+
+    def _settle(self, snapshot: Snapshot[T]) -> bool:
+        """Whether the snapshot shows the change. Another version without it ends the doubt."""
+        if self._in_doubt is _NOTHING_IN_DOUBT:
+            return False
+        if snapshot.value is not None and self._is_mine(snapshot.value):
+            return True
+        if snapshot.version != self._in_doubt:
+            self._in_doubt = _NOTHING_IN_DOUBT
+        return False
+
+    def _give_up(self, unreachable: Unavailable | None) -> Snapshot[T]:
+        if unreachable is not None:
+            raise unreachable
+        snapshot = self._register.read()
+        if self._settle(snapshot):
+            return snapshot
+        url = self._register.url
+        if self._in_doubt is not _NOTHING_IN_DOUBT:
+            raise Unknown(f"{url}: a write may yet be applied ({self._last_trouble}); read before repeating it")
+        raise Timeout(
+            f"{url}: other writers kept coming first ({self._last_trouble}); nothing was applied. "
+            "Try again, or spread the writers over more partitions"
+        )

@@ -1,0 +1,221 @@
+"""A store that fails on purpose: wraps any store and, from a script or a seed, does what networks and processes do."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from enum import Enum
+from threading import Event, Lock
+from typing import TYPE_CHECKING, TypeVar
+
+from forebay.buffer.clock import Clock, Random, SystemClock
+from forebay.buffer.errors import Unavailable, Unknown
+from forebay.buffer.store.base import Applied, Data, InDoubt, NotApplied, ObjectInfo, ObjectStore, Outcome, StoredObject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from forebay.buffer.errors import StoreError
+
+
+_T = TypeVar("_T")
+
+
+class Fault(Enum):
+    """What can go wrong with one call. Faults of a write's answer are plain failures on a read."""
+
+    FAIL = "the request never reaches the store"
+    LOSE_ANSWER = "the store does it, and the answer is lost"
+    DROP = "the request is lost on the way, and nobody can tell"
+    LATE = "the answer times out, and the request lands some calls later, if its condition still holds then"
+    OWN_RETRY = "the store does it, the client library asks again, and reports the failed condition that it met"
+    BUSY = "the store answers 409: try again"
+    OVERLOADED = "the store answers 503 without having done it"
+    DELAY = "it is done, slowly"
+    STALL = "it waits until `release()`, and is then done"
+    CRASH = "the caller dies just before the call: `Crash` is raised"
+    CRASH_AFTER = "the caller dies after the store has done it: `Crash` is raised"
+    KILL = "this process is killed with SIGKILL just before the call"
+    KILL_AFTER = "this process is killed with SIGKILL after the store has done it"
+
+
+WRITE_FAULTS = (
+    Fault.FAIL,
+    Fault.LOSE_ANSWER,
+    Fault.DROP,
+    Fault.LATE,
+    Fault.OWN_RETRY,
+    Fault.BUSY,
+    Fault.OVERLOADED,
+    Fault.DELAY,
+)
+"""What a seeded schedule draws from unless told otherwise: everything after which the caller lives on."""
+
+_DELAY_SECONDS = 0.05
+_MAX_LATE_CALLS = 6
+
+
+class Crash(BaseException):
+    """The process is taken to be dead here; a `BaseException`, so that no handler for errors survives it."""
+
+
+class FaultyStore(ObjectStore):
+    """Any store, with faults. Every public call takes the next number, from 0, and may be given a fault by it.
+
+    Args:
+        inner: the store that does the work.
+        script: the fault of each call that shall have one, by the call's number.
+        only: names of the calls that count and may fail, such as `{"replace"}`; all of them by default.
+        clock: what `DELAY` sleeps on.
+    """
+
+    calls: Counter[str]
+    """How many requests of each kind were made, faulty ones included."""
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        script: Mapping[int, Fault] | None = None,
+        *,
+        only: Iterable[str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.url = inner.url
+        self.inner = inner
+        self.calls = Counter()
+        script = dict(script or {})
+        self._choose: Callable[[int], Fault | None] = script.get
+        self._only = None if only is None else frozenset(only)
+        self._clock = clock or SystemClock()
+        self._lock = Lock()
+        self._numbered = 0
+        self._late_random = Random(0)
+        self._late: list[tuple[int, Callable[[], object]]] = []
+        self._released = Event()
+
+    @classmethod
+    def seeded(
+        cls,
+        inner: ObjectStore,
+        seed: int,
+        *,
+        rate: float = 0.3,
+        faults: Iterable[Fault] = WRITE_FAULTS,
+        only: Iterable[str] | None = None,
+        clock: Clock | None = None,
+    ) -> FaultyStore:
+        """A store of which a share of `rate` of the calls fail, the same ones for the same seed."""
+        store = cls(inner, only=only, clock=clock)
+        kinds = tuple(faults)
+        random = Random(seed)
+        store._choose = lambda _number: random.choice(kinds) if random.random() < rate else None
+        store._late_random = random
+        return store
+
+    def release(self) -> None:
+        """Let every stalled call go on, and later ones not stall at all."""
+        self._released.set()
+
+    def land_late_requests(self) -> None:
+        """Let every request that is still on its way arrive now."""
+        with self._lock:
+            landing, self._late = self._late, []
+        for _, request in landing:
+            request()
+
+    def get(self, key: str) -> StoredObject:
+        """Read through, unless a fault says otherwise."""
+        return self._call("get", key, lambda: self.inner.get(key))
+
+    def get_if_changed(self, key: str, version: str) -> StoredObject | None:
+        """Read through, unless a fault says otherwise."""
+        return self._call("get_if_changed", key, lambda: self.inner.get_if_changed(key, version))
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """List through, unless a fault says otherwise."""
+        return self._call("list", prefix, lambda: self.inner.list(prefix, start_after=start_after))
+
+    def delete(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
+        """Delete through, unless a fault says otherwise."""
+        keys = list(keys)
+        return self._call("delete", ", ".join(keys[:3]), lambda: self.inner.delete(keys))
+
+    def put(self, key: str, data: Data) -> str:
+        """Write through; a lost answer raises `Unknown`."""
+        outcome = self._write("put", key, lambda: Applied(self.inner.put(key, data)))
+        if isinstance(outcome, Applied):
+            return outcome.version
+        raise Unknown(f"{self.url}/{key}: {outcome.reason}")
+
+    def create(self, key: str, data: Data) -> Outcome:
+        """Write through; a lost answer is `InDoubt`."""
+        return self._write("create", key, lambda: self.inner.create(key, data))
+
+    def replace(self, key: str, data: Data, version: str) -> Outcome:
+        """Write through; a lost answer is `InDoubt`."""
+        return self._write("replace", key, lambda: self.inner.replace(key, data, version))
+
+    def _next_fault(self, kind: str) -> Fault | None:
+        with self._lock:
+            self.calls[kind] += 1
+            if self._only is not None and kind not in self._only:
+                return None
+            number = self._numbered
+            self._numbered += 1
+            fault = self._choose(number)
+            landing = [request for due, request in self._late if due <= number]
+            self._late = [(due, request) for due, request in self._late if due > number]
+        for request in landing:
+            request()
+        return fault
+
+    def _call(self, kind: str, key: str, do: Callable[[], _T]) -> _T:
+        fault = self._next_fault(kind)
+        match fault:
+            case None | Fault.DELAY | Fault.STALL | Fault.CRASH | Fault.CRASH_AFTER | Fault.KILL | Fault.KILL_AFTER:
+                return self._do(fault, do)
+            case _:
+                raise Unavailable(f"{self.url}/{key}: injected into {kind}: {fault.value}")
+
+    def _write(self, kind: str, key: str, do: Callable[[], Outcome]) -> Outcome:
+        fault = self._next_fault(kind)
+        match fault:
+            case Fault.FAIL:
+                raise Unavailable(f"{self.url}/{key}: injected into {kind}: {fault.value}")
+            case Fault.LOSE_ANSWER:
+                do()
+                return InDoubt(fault.value)
+            case Fault.DROP | Fault.OVERLOADED:
+                return InDoubt(fault.value)
+            case Fault.LATE:
+                with self._lock:
+                    due = self._numbered + self._late_random.randrange(_MAX_LATE_CALLS)
+                    self._late.append((due, do))
+                return InDoubt(fault.value)
+            case Fault.OWN_RETRY:
+                first = do()
+                # A put has no condition to fail: its library's retry simply succeeds.
+                return first if kind == "put" or not isinstance(first, Applied) else NotApplied(fault.value)
+            case Fault.BUSY:
+                if kind == "put":
+                    raise Unavailable(f"{self.url}/{key}: injected into {kind}: {fault.value}")
+                return NotApplied(fault.value, condition_failed=False)
+            case _:
+                return self._do(fault, do)
+
+    def _do(self, fault: Fault | None, do: Callable[[], _T]) -> _T:
+        if fault is Fault.DELAY:
+            self._clock.sleep(_DELAY_SECONDS)
+        elif fault is Fault.STALL:
+            self._released.wait()
+        elif fault is Fault.CRASH:
+            raise Crash(fault.value)
+        elif fault is Fault.KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = do()
+        if fault is Fault.CRASH_AFTER:
+            raise Crash(fault.value)
+        if fault is Fault.KILL_AFTER:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
