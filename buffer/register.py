@@ -10,7 +10,7 @@ The hard part is a write whose answer did not come, or came wrong (rfcs/0001). T
   While the read still shows E, the lost request may yet land; the change is tried on E again, so one of the two wins
   and the other fails on its condition.
 - "Is my change in there?" must be answered from something only this writer could have written: an id, or a number of
-  its own.
+  its own. Where that may be gone again the answer is "cannot tell", and then a write that was in doubt stays unknown.
 
 This needs versions that never come back: the bytes must hold something that grows with every write, because a version
 is a hash of the content on every S3 server known.
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from forebay.buffer.backoff import full_jitter
 from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.errors import ForebayError, InvalidInput, NotFound, Timeout, Unavailable, Unknown
-from forebay.buffer.store.base import Applied, NotApplied
+from forebay.buffer.store.base import Applied, InDoubt, NotApplied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +51,9 @@ class Limits:
     def __post_init__(self) -> None:
         if self.max_attempts < 1 or not self.max_seconds > 0:
             raise InvalidInput(f"limits must allow at least one attempt and some time, not {self}")
+
+
+DEFAULT_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Register(Generic[T]):
         *,
         decode: Callable[[bytes | memoryview], T],
         encode: Callable[[T], Data],
-        limits: Limits = Limits(),  # noqa: B008 - frozen
+        limits: Limits = DEFAULT_LIMITS,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
@@ -101,6 +104,16 @@ class Register(Generic[T]):
     def url(self) -> str:
         """The object's address, for messages."""
         return f"{self.store.url}/{self.key}"
+
+    @property
+    def writes(self) -> int:
+        """How many writes were sent so far."""
+        return self._writes
+
+    @property
+    def conflicts(self) -> int:
+        """How many writes so far had their condition fail because another writer came first."""
+        return self._conflicts
 
     @property
     def conflict_rate(self) -> float:
@@ -129,7 +142,7 @@ class Register(Generic[T]):
     def update(
         self,
         change: Callable[[T | None], T | None],
-        is_mine: Callable[[T], bool],
+        is_mine: Callable[[T], bool | None],
         *,
         known: Snapshot[T] | None = None,
     ) -> Snapshot[T]:
@@ -139,6 +152,7 @@ class Register(Generic[T]):
             change: takes the current value (None if the object is missing) and returns the new one, or None if there
                 is nothing to change. It may run several times; what it raises ends the update with nothing applied.
             is_mine: whether a value holds this very change; asked after every attempt that was not clearly applied.
+                None if the value can no longer tell.
             known: a snapshot to start from, to save a read. It may be out of date: whatever `change` decides on it
                 against writing is decided again on a fresh read.
 
@@ -150,7 +164,7 @@ class Register(Generic[T]):
         return _Update(self, change, is_mine).run(known)
 
     def write(self, snapshot: Snapshot[T], data: Data) -> Outcome:
-        """Write once, only if the cell is still as in `snapshot`. What the outcome means is the caller's to find out."""
+        """Write once, only if the cell is still as in `snapshot`; `update` finds out what the outcome means."""
         if snapshot.version is None:
             outcome = self.store.create(self.key, data)
         else:
@@ -167,12 +181,13 @@ class _Update(Generic[T]):
     """One call of `Register.update`: its attempts, and which version it may have written on without knowing."""
 
     def __init__(
-        self, register: Register[T], change: Callable[[T | None], T | None], is_mine: Callable[[T], bool]
+        self, register: Register[T], change: Callable[[T | None], T | None], is_mine: Callable[[T], bool | None]
     ) -> None:
         self._register = register
         self._change = change
         self._is_mine = is_mine
         self._in_doubt: str | _NothingInDoubt | None = _NOTHING_IN_DOUBT
+        self._answer_lost = False
         self._last_trouble = ""
 
     def run(self, known: Snapshot[T] | None) -> Snapshot[T]:
@@ -238,6 +253,7 @@ class _Update(Generic[T]):
         if isinstance(outcome, Applied):
             return Snapshot(value, outcome.version, data)
         self._in_doubt = snapshot.version
+        self._answer_lost |= isinstance(outcome, InDoubt)
         self._last_trouble = outcome.reason
         return None
 
@@ -245,10 +261,16 @@ class _Update(Generic[T]):
         """Whether the snapshot shows the change. Another version without it ends the doubt."""
         if self._in_doubt is _NOTHING_IN_DOUBT:
             return False
-        if snapshot.value is not None and self._is_mine(snapshot.value):
+        mine = False if snapshot.value is None else self._is_mine(snapshot.value)
+        if mine:
             return True
+        if mine is None and self._answer_lost:
+            raise Unknown(
+                f"{self._register.url}: it cannot be told any more if a write was applied ({self._last_trouble})"
+            )
         if snapshot.version != self._in_doubt:
             self._in_doubt = _NOTHING_IN_DOUBT
+            self._answer_lost = False
         return False
 
     def _give_up(self, unreachable: Unavailable | None) -> Snapshot[T]:

@@ -1,4 +1,8 @@
-"""forebay: an ingestion buffer on object storage."""
+"""forebay: an ingestion buffer on object storage.
+
+Everything that most programs need is here; the rest is in `forebay.buffer`, `forebay.runtime`, `forebay.gc` and
+`forebay.testing`.
+"""
 
 from __future__ import annotations
 
@@ -8,3 +12,44 @@ from pathlib import Path
 # it there, not in it (rfcs/0002).
 if not Path(__file__).with_name("buffer").is_dir():
     __path__.append(str(Path(__file__).parent.parent))
+
+from forebay.buffer.errors import (
+    Backpressure,
+    Closed,
+    Corrupt,
+    Denied,
+    Fenced,
+    ForebayError,
+    InvalidInput,
+    NotFound,
+    NotReady,
+    StoreError,
+    Timeout,
+    Trimmed,
+    Unavailable,
+    Unknown,
+    Unsupported,
+)
+from forebay.buffer.model import BatchDescriptor, Metadata
+from forebay.buffer.store import open_store
+
+__all__ = [
+    "Backpressure",
+    "BatchDescriptor",
+    "Closed",
+    "Corrupt",
+    "Denied",
+    "Fenced",
+    "ForebayError",
+    "InvalidInput",
+    "Metadata",
+    "NotFound",
+    "NotReady",
+    "StoreError",
+    "Timeout",
+    "Trimmed",
+    "Unavailable",
+    "Unknown",
+    "Unsupported",
+    "open_store",
+]

@@ -1,0 +1,360 @@
+"""The read side of a buffer: one owner at a time, read-ahead for many workers, acknowledgement in order (rfcs/0004)."""
+
+# ruff: noqa: SLF001 - the iterator is the consumer's other half
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from dataclasses import dataclass
+from threading import Condition, Lock
+from typing import TYPE_CHECKING
+
+from forebay.buffer import metrics
+from forebay.buffer.clock import SystemClock
+from forebay.buffer.errors import Closed, ForebayError, InvalidInput
+from forebay.buffer.fetch import FetchHandle
+from forebay.buffer.manifest import Queue
+from forebay.buffer.store import ObjectStore, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import TracebackType
+    from typing import Any, Self
+
+    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.fetch import Batch
+    from forebay.buffer.model import BatchDescriptor
+
+_log = logging.getLogger("forebay.consumer")
+
+DEQUEUE_EVERY = 100
+"""`ack` writes the manifest once for so many batches."""
+
+_POLL_FLOOR = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a consumer is behind, as of the manifest just read."""
+
+    batches: int
+    """Batches appended and not acknowledged here."""
+    seconds: float
+    """The age of the oldest of them by its ingestion time; 0 if there is none, or none that tells its time."""
+
+
+class Consumer:
+    """Reads a buffer's batches in order. Opening one takes over from the consumer before, which gets `Fenced`.
+
+    Args:
+        url: the buffer, such as `s3://lake/clicks`, or its store if it is open already.
+        last_acked: resume after this sequence: what is at or below it is dropped from the buffer. It may lie beyond
+            what exists yet. None starts at the oldest batch waiting.
+        manifest_path: the manifest's key below `url`.
+        storage_options: credentials, endpoint and client of the store.
+        max_poll_interval: while there is nothing to read, `batches(wait=…)` looks again after at most so many seconds.
+
+    Safe to use from several threads. To fetch in parallel, let one thread call `next_descriptors` and `ack_through`,
+    and give `fetch_handle()` to the workers.
+    """
+
+    def __init__(
+        self,
+        url: str | ObjectStore,
+        *,
+        last_acked: int | None = None,
+        manifest_path: str = "manifest",
+        storage_options: Mapping[str, Any] | None = None,
+        max_poll_interval: float = 2.0,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        if last_acked is not None and last_acked < 0:
+            raise InvalidInput(
+                f"last_acked is a sequence, from 0; to start at the beginning pass None, not {last_acked}"
+            )
+        if not max_poll_interval >= _POLL_FLOOR:
+            raise InvalidInput(f"max_poll_interval must be at least {_POLL_FLOOR} seconds, not {max_poll_interval}")
+        self._store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+        self.url = self._store.url
+        self._clock = clock or SystemClock()
+        self._max_poll_interval = max_poll_interval
+        self._queue = Queue(self._store, manifest_path, clock=clock, random=random, role="consumer")
+        self._fetcher = FetchHandle(self._store, clock=self._clock)
+        self._moving = Lock()
+        self._acking = Lock()
+        self._closing = Condition()
+        self._closed = False
+        self._cursor = last_acked
+        self._first_handed_out: int | None = None
+        self._frontier: int | None = None
+        self._unwritten_acks = 0
+
+        self.epoch = self._queue.claim_epoch()
+        if last_acked is not None:
+            self._queue.dequeue(last_acked, epoch=self.epoch)
+
+    # Reading
+
+    def next_batch(self) -> Batch | None:
+        """Return the next batch, or None if there is none yet.
+
+        The cursor moves only once the batch is here: after an error or an interrupt, the next call reads the same one.
+        """
+        while True:
+            cursor, batch = self._peek()
+            if batch is None or self._hand_out(cursor, batch.sequence, batch.sequence):
+                return batch
+
+    def next_descriptors(self, max_batches: int) -> list[BatchDescriptor]:
+        """Return up to `max_batches` descriptors after the last one handed out, by one look at the manifest.
+
+        No object is touched. Each is handed out once by this consumer, fetched or not; the one that takes over starts
+        again at the first that was not acknowledged. With 0, nothing is read.
+        """
+        if max_batches < 0:
+            raise InvalidInput(f"max_batches must be 0 or more, not {max_batches}")
+        if max_batches == 0:
+            self._check_open()
+            return []
+        while True:
+            cursor, found = self._look(max_batches)
+            if not found or self._hand_out(cursor, found[0].sequence, found[-1].sequence):
+                return found
+
+    def fetch_handle(self) -> FetchHandle:
+        """Return what fetches descriptors in workers: threads, processes or other machines."""
+        return self._fetcher
+
+    def fetch_descriptor(self, descriptor: BatchDescriptor) -> Batch:
+        """Return the batch that the descriptor names, and note how old its newest entry is."""
+        batch = self._fetcher.fetch(descriptor)
+        if batch.metadata:
+            age = (self._clock.now_ms() - batch.metadata[-1].ingestion_time_ms) / 1000
+            metrics.consumer_lag.set(max(0.0, age), self._attributes)
+        return batch
+
+    def batches(self, *, wait: bool | float = False) -> BatchIterator:
+        """Iterate over what follows, with `for` or `async for`.
+
+        Args:
+            wait: what to do at the end of what is there: False stops, True waits for more until the consumer is
+                closed, a number stops after so many seconds without a new batch.
+        """
+        return BatchIterator(self, wait)
+
+    def __iter__(self) -> BatchIterator:
+        return self.batches()
+
+    def __aiter__(self) -> BatchIterator:
+        return self.batches()
+
+    # Acknowledging
+
+    def ack(self, sequence: int) -> None:
+        """Acknowledge the next batch in order. Every hundredth call writes the manifest; `flush` writes the rest.
+
+        Raises:
+            InvalidInput: it is not the next one, or was never handed out.
+            Fenced: another consumer has taken over. Up to 99 acknowledgements before this one were not written.
+        """
+        with self._acking:
+            first = self._check_handed_out(sequence)
+            expected = first if self._frontier is None else self._frontier + 1
+            if sequence != expected:
+                raise InvalidInput(f"{self.url}: batch {expected} must be acknowledged next, not {sequence}")
+            if self._unwritten_acks + 1 >= DEQUEUE_EVERY:
+                self._write_acks(sequence)  # before the local state, so that a failed call can be repeated
+            else:
+                self._unwritten_acks += 1
+            self._frontier = sequence
+            metrics.acks.add(1, self._attributes)
+
+    def ack_through(self, sequence: int) -> None:
+        """Acknowledge every batch up to and including `sequence`, durably before this returns.
+
+        Raises:
+            InvalidInput: it was acknowledged before, or was never handed out.
+            Fenced: another consumer has taken over, and nothing was changed.
+        """
+        with self._acking:
+            first = self._check_handed_out(sequence)
+            if self._frontier is not None and sequence <= self._frontier:
+                raise InvalidInput(
+                    f"{self.url}: batch {sequence} was acknowledged before; the last is {self._frontier}"
+                )
+            self._write_acks(sequence)
+            newly = sequence - first + 1 if self._frontier is None else sequence - self._frontier
+            self._frontier = sequence
+            metrics.acks.add(newly, self._attributes)
+
+    def flush(self) -> None:
+        """Write acknowledgements that are not in the manifest yet."""
+        with self._acking:
+            self._check_open()
+            self._flush()
+
+    def close(self) -> None:
+        """Write pending acknowledgements and let go. Closing again does nothing; a fence or failure is raised once."""
+        with self._acking:
+            with self._closing:
+                if self._closed:
+                    return
+                self._closed = True
+                self._closing.notify_all()
+            self._flush()
+
+    # Looking
+
+    def __len__(self) -> int:
+        """How many batches waited when the manifest was last read or written here."""
+        return len(self._queue)
+
+    def __bool__(self) -> bool:
+        return True  # an empty consumer is still a consumer
+
+    @property
+    def conflict_rate(self) -> float:
+        """The share of this consumer's manifest writes, from 0 to 1, that met another writer."""
+        return self._queue.conflict_rate
+
+    def lag(self) -> Lag:
+        """Return how far behind this consumer is, by a look at the manifest."""
+        self._check_open()
+        frontier = self._frontier
+        manifest = self._queue.read()
+        waiting = manifest.next_sequence - max(manifest.first_sequence, 0 if frontier is None else frontier + 1)
+        oldest = manifest.entries_after(frontier, 1)
+        if not oldest or not oldest[0].metadata:
+            return Lag(max(0, waiting), 0.0)
+        return Lag(waiting, max(0.0, (self._clock.now_ms() - oldest[0].metadata[0].ingestion_time_ms) / 1000))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except ForebayError:
+            if error is None:
+                raise
+            # The block's own error says more than what came of it.
+            _log.warning("%s: closing after an error failed", self.url, exc_info=True)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"epoch {self.epoch}"
+        return f"<Consumer of {self.url}, {state}, acknowledged through {self._frontier}>"
+
+    # Inside
+
+    @property
+    def _attributes(self) -> dict[str, str]:
+        return {"buffer": self._store.url}
+
+    def _look(self, max_batches: int) -> tuple[int | None, list[BatchDescriptor]]:
+        """The cursor, and what follows it in the manifest."""
+        self._check_open()
+        cursor = self._cursor
+        found = self._queue.entries_after(cursor, max_batches, epoch=self.epoch)
+        metrics.queue_length.set(len(self._queue), self._attributes)
+        return cursor, found
+
+    def _peek(self) -> tuple[int | None, Batch | None]:
+        cursor, found = self._look(1)
+        return cursor, self.fetch_descriptor(found[0]) if found else None
+
+    def _hand_out(self, cursor: int | None, first: int, last: int) -> bool:
+        """Move the cursor over what was found after it, unless another thread has moved it since."""
+        with self._moving:
+            if self._cursor != cursor:
+                return False
+            if self._first_handed_out is None:
+                self._first_handed_out = first
+            self._cursor = last
+        metrics.descriptors_handed_out.add(last - first + 1, self._attributes)
+        return True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self.url}: this consumer was closed; open a new one")
+
+    def _check_handed_out(self, sequence: int) -> int:
+        """Return the first sequence that was handed out, if this one was too."""
+        self._check_open()
+        first, cursor = self._first_handed_out, self._cursor
+        if first is None or cursor is None or not first <= sequence <= cursor:
+            raise InvalidInput(f"{self.url}: batch {sequence} was never handed out, so it cannot be acknowledged")
+        return first
+
+    def _write_acks(self, through: int) -> None:
+        self._queue.dequeue(through, epoch=self.epoch)
+        self._unwritten_acks = 0
+
+    def _flush(self) -> None:
+        if self._unwritten_acks and self._frontier is not None:
+            self._write_acks(self._frontier)
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait, and return whether the consumer is still open."""
+        deadline = self._clock.monotonic() + seconds
+        with self._closing:
+            while not self._closed and self._clock.wait_until(self._closing, deadline):
+                pass
+            return not self._closed
+
+
+class BatchIterator:
+    """Batches of one consumer, for `for` and for `async for`. Ends when the consumer is closed."""
+
+    def __init__(self, consumer: Consumer, wait: bool | float) -> None:
+        consumer._check_open()
+        self._consumer = consumer
+        self._wait = math.inf if wait is True else float(wait)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Batch:
+        try:
+            for delay in self._delays():
+                batch = self._consumer.next_batch()
+                if batch is not None:
+                    return batch
+                if not self._consumer._wait(delay):
+                    break
+        except Closed:
+            pass  # by another thread
+        raise StopIteration
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        consumer = self._consumer
+        try:
+            for delay in self._delays():
+                # A thread looks; the cursor moves only here, so a cancelled call leaves the batch to the next one.
+                cursor, batch = await asyncio.to_thread(consumer._peek)
+                if batch is None:
+                    if not await asyncio.to_thread(consumer._wait, delay):
+                        break
+                elif consumer._hand_out(cursor, batch.sequence, batch.sequence):
+                    return batch
+        except Closed:
+            pass
+        raise StopAsyncIteration
+
+    def _delays(self) -> Iterator[float]:
+        """How long to wait after each look that found nothing: longer each time, up to the consumer's bound."""
+        clock, longest = self._consumer._clock, self._consumer._max_poll_interval
+        until = clock.monotonic() + self._wait
+        delay = _POLL_FLOOR
+        while True:
+            yield max(0.0, min(delay, until - clock.monotonic()))
+            if clock.monotonic() >= until:
+                return
+            delay = min(2 * delay, longest)

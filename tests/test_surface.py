@@ -1,0 +1,42 @@
+"""What `import forebay` gives: short, pinned and light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import forebay
+
+
+def test_public_names_are_these_and_no_others() -> None:
+    assert set(forebay.__all__) == {
+        "Backpressure",
+        "BatchDescriptor",
+        "Closed",
+        "Corrupt",
+        "Denied",
+        "Fenced",
+        "ForebayError",
+        "InvalidInput",
+        "Metadata",
+        "NotFound",
+        "NotReady",
+        "StoreError",
+        "Timeout",
+        "Trimmed",
+        "Unavailable",
+        "Unknown",
+        "Unsupported",
+        "open_store",
+    }
+    for name in forebay.__all__:
+        assert hasattr(forebay, name)
+
+
+def test_import_loads_no_spark_and_no_s3_client() -> None:
+    program = (
+        "import sys, forebay, forebay.testing\n"
+        "heavy = {'pyspark', 's3fs', 'fsspec', 'obstore', 'botocore', 'boto3', 'aiobotocore', 'moto', 'deltalake'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
