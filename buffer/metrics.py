@@ -8,7 +8,7 @@
 | `forebay.bytes.written` | counter | `By` | bytes of batch objects stored |
 | `forebay.flush.duration` | histogram | `s` | encode and upload of one batch |
 | `forebay.commit.duration` | histogram | `s` | one manifest append, conflicts included |
-| `forebay.appends.repeated` | counter | `{batch}` | batches appended again because the first append could not be found out |
+| `forebay.appends.repeated` | counter | `{batch}` | batches appended again, the first append being in doubt |
 | `forebay.manifest.writes` | counter | `{write}` | manifest writes sent, by `role` |
 | `forebay.manifest.conflicts` | counter | `{write}` | those that found another writer there first, by `role` |
 | `forebay.descriptors.handed_out` | counter | `{batch}` | descriptors given to the caller |

@@ -13,6 +13,8 @@ from pathlib import Path
 if not Path(__file__).with_name("buffer").is_dir():
     __path__.append(str(Path(__file__).parent.parent))
 
+from forebay.buffer.consumer import Consumer
+from forebay.buffer.coordinator import Durability
 from forebay.buffer.errors import (
     Backpressure,
     Closed,
@@ -30,21 +32,27 @@ from forebay.buffer.errors import (
     Unknown,
     Unsupported,
 )
+from forebay.buffer.fetch import Batch
 from forebay.buffer.model import BatchDescriptor, Metadata
+from forebay.buffer.producer import Producer
 from forebay.buffer.store import open_store
 
 __all__ = [
     "Backpressure",
+    "Batch",
     "BatchDescriptor",
     "Closed",
+    "Consumer",
     "Corrupt",
     "Denied",
+    "Durability",
     "Fenced",
     "ForebayError",
     "InvalidInput",
     "Metadata",
     "NotFound",
     "NotReady",
+    "Producer",
     "StoreError",
     "Timeout",
     "Trimmed",

@@ -213,9 +213,10 @@ class FaultyStore(ObjectStore):
             raise Crash(fault.value)
         elif fault is Fault.KILL:
             os.kill(os.getpid(), signal.SIGKILL)
-        result = do()
-        if fault is Fault.CRASH_AFTER:
-            raise Crash(fault.value)
-        if fault is Fault.KILL_AFTER:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
+        try:
+            return do()
+        finally:  # an answer that is an error is an answer too
+            if fault is Fault.CRASH_AFTER:
+                raise Crash(fault.value)
+            if fault is Fault.KILL_AFTER:
+                os.kill(os.getpid(), signal.SIGKILL)

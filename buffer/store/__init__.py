@@ -1,1 +1,27 @@
-"""Object stores."""
+"""Object stores: one interface, and `open_store` to get one from a URL."""
+
+from __future__ import annotations
+
+from forebay.buffer.store.base import (
+    Applied,
+    Data,
+    InDoubt,
+    NotApplied,
+    ObjectInfo,
+    ObjectStore,
+    Outcome,
+    StoredObject,
+)
+from forebay.buffer.store.open import open_store
+
+__all__ = [
+    "Applied",
+    "Data",
+    "InDoubt",
+    "NotApplied",
+    "ObjectInfo",
+    "ObjectStore",
+    "Outcome",
+    "StoredObject",
+    "open_store",
+]

@@ -154,8 +154,8 @@ def _key_problem(key: str) -> str | None:
         return "is empty"
     if any(segment in {"", ".", ".."} for segment in key.split("/")):
         return "must be relative to the store's URL, without empty, '.' or '..' segments"
-    if any(ord(char) < 0x20 or ord(char) == 0x7F for char in key):
-        return "holds a control character"
+    if any(ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 or char == "\\" for char in key):
+        return "holds a control character or a backslash, which some stores take for a slash"
     try:
         size = len(key.encode())
     except UnicodeEncodeError:

@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from forebay.buffer.errors import Denied, Fenced, InvalidInput, Timeout, Unavailable, Unknown
 from forebay.buffer.register import Limits, Register
 from forebay.buffer.store.memory import MemoryStore
@@ -169,17 +170,18 @@ def test_lost_write_overtaken_by_another_is_settled_as_not_applied(inner: Memory
 
 
 def test_error_while_a_write_is_in_doubt_is_reported_as_unknown(inner: MemoryStore) -> None:
-    store = FaultyStore(inner, {0: Fault.LOSE_ANSWER, **dict.fromkeys(range(1, 50), Fault.FAIL)}, only={"create", "get"})
-    register = open_register(store, limits=Limits(max_attempts=10))
-    # Call 0 is a read and fails as a read does; call 1 is a read again, and so on: none of them is a write.
-    with pytest.raises(Unavailable):
-        register.update(add("a"), holds("a"))
-
-    store = FaultyStore(inner, {1: Fault.LOSE_ANSWER, **dict.fromkeys(range(2, 50), Fault.FAIL)}, only={"create", "get"})
+    unreachable_after_the_write = dict.fromkeys(range(2, 50), Fault.FAIL)
+    store = FaultyStore(inner, {1: Fault.LOSE_ANSWER, **unreachable_after_the_write}, only={"create", "get"})
     register = open_register(store, limits=Limits(max_attempts=10))
     with pytest.raises(Unknown, match="could not be found out"):
         register.update(add("b"), holds("b"))
     assert inner.get("cell").data == b'{"names": ["b"]}'
+
+
+def test_store_that_cannot_be_reached_is_reported_as_it_is_when_nothing_was_written(inner: MemoryStore) -> None:
+    register = open_register(FaultyStore(inner, dict.fromkeys(range(50), Fault.FAIL)), limits=Limits(max_attempts=10))
+    with pytest.raises(Unavailable):
+        register.update(add("a"), holds("a"))
 
 
 def test_time_limit_ends_an_update_that_never_wins(inner: MemoryStore) -> None:

@@ -7,8 +7,9 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from forebay.buffer.errors import ForebayError, Unknown
-from forebay.buffer.register import Limits, Register
+from forebay.buffer.register import DEFAULT_LIMITS, Limits, Register
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import FaultyStore, ManualClock
 
@@ -34,7 +35,7 @@ class RivalStore(FaultyStore):
         return super()._next_fault(kind)
 
 
-def open_register(store: ObjectStore, seed: int, limits: Limits = Limits()) -> Register[Value]:
+def open_register(store: ObjectStore, seed: int, limits: Limits = DEFAULT_LIMITS) -> Register[Value]:
     return Register(
         store,
         "cell",

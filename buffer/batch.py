@@ -1,0 +1,328 @@
+"""The batch format: many entries in one object (version 1, byte-compatible with OpenData Buffer; rfcs/0003).
+
+    batch  = block footer
+    block  = ( len:u32, bytes )*                                  compressed as a whole, or not
+    footer = compression:u8, record_count:u32, version:u16 = 1    7 bytes; compression 0 is none, 1 is zstd
+
+All integers are little-endian. `plain_page` turns entries into a block and back at native speed; what is here is the
+footer, the compression, and everything that bytes from a stranger could get wrong.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import countOf
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, overload
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import zstandard
+
+from forebay.buffer import plain_page
+from forebay.buffer.errors import Corrupt, InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from forebay.buffer.store.base import Data
+
+Compression: TypeAlias = Literal["none", "zstd"]
+"""How a block is stored."""
+
+FOOTER: Final = struct.Struct("<BIH")
+VERSION: Final = 1
+_CODES: Final[dict[str, int]] = {"none": 0, "zstd": 1}
+
+DEFAULT_LEVEL: Final = 3
+LEVELS: Final = range(-7, 23)
+"""zstd's levels: below zero are its fast ones, 0 means its own default."""
+
+DEFAULT_MAX_RAW_BYTES: Final = 4 << 30
+"""The largest block, uncompressed, that is written or read unless the caller says otherwise."""
+
+MAX_ENTRY_BYTES: Final = 2**31 - 16
+"""The largest entry: with its length it must fit one page, and Arrow's `binary` ends there too."""
+
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+# zstd's densest block says "this byte, 128 KiB of it" in four bytes. No stream, whatever its header claims, holds more.
+_ZSTD_MAX_RATIO: Final = (128 << 10) // 4
+_USUAL_RATIO: Final = 8
+_ENTRIES_AT_ONCE: Final = 4096
+_BYTES_LIKE: Final = bytes | bytearray | memoryview
+
+
+class Entries(Sequence[bytes]):
+    """The entries as `bytes`, each made when it is asked for."""
+
+    __slots__ = ("arrow",)
+
+    def __init__(self, arrow: pa.ChunkedArray) -> None:
+        self.arrow = arrow
+
+    def __len__(self) -> int:
+        return len(self.arrow)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
+        if isinstance(index, int):
+            entry: bytes = self.arrow[index].as_py()
+            return entry
+        start, stop, step = index.indices(len(self))
+        if step == 1:
+            return Entries(self.arrow.slice(start, max(0, stop - start)))
+        return [self[i] for i in range(start, stop, step)]
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self.arrow.chunks:
+            for start in range(0, len(chunk), _ENTRIES_AT_ONCE):
+                yield from chunk.slice(start, _ENTRIES_AT_ONCE).to_pylist()
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Entries):
+            return bool(self.arrow.equals(other.arrow))
+        if isinstance(other, list | tuple):
+            return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as for a list
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} entries>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedBatch:
+    """What a batch holds. Its memory is its own: the object it was decoded from may go."""
+
+    chunks: tuple[pa.BinaryArray, ...]
+    """The entries as Arrow `binary` arrays in order, each below 2 GiB: one of them, unless the batch is larger."""
+    raw_bytes: int
+    """The size of the uncompressed block: 4 bytes and its length for each entry."""
+
+    @property
+    def arrow(self) -> pa.BinaryArray | pa.ChunkedArray:
+        """The entries as one Arrow `binary` array, or from 2 GiB on as a `ChunkedArray` of them.
+
+        The type is always `binary`, whose 32-bit offsets end at 2 GiB, and never `large_binary`: Spark refuses that,
+        and code that meets another type only in its largest batches fails only there. `ChunkedArray` has the same
+        methods for nearly every use; `chunks` is the same at any size.
+        """
+        return self.chunks[0] if len(self.chunks) == 1 else pa.chunked_array(self.chunks, pa.binary())
+
+    @property
+    def entries(self) -> Entries:
+        """The entries as a sequence of `bytes`, each made when it is asked for."""
+        return Entries(pa.chunked_array(self.chunks, pa.binary()))
+
+    def __len__(self) -> int:
+        return sum(map(len, self.chunks))
+
+    def __repr__(self) -> str:
+        return f"DecodedBatch({len(self)} entries, {self.raw_bytes} raw bytes)"
+
+
+def raw_size(entries: Sequence[bytes] | pa.Array | pa.ChunkedArray) -> int:
+    """Return the size of the block these entries make before compression: 4 bytes and its length for each."""
+    if isinstance(entries, pa.ChunkedArray):
+        return sum(map(raw_size, entries.chunks))
+    if isinstance(entries, pa.Array):
+        return 4 * len(entries) + int(entries.total_values_length)
+    return 4 * len(entries) + sum(map(len, entries))
+
+
+def encode_batch(
+    entries: Sequence[bytes] | pa.Array | pa.ChunkedArray,
+    compression: Compression = "zstd",
+    level: int = DEFAULT_LEVEL,
+    *,
+    max_raw_bytes: int = DEFAULT_MAX_RAW_BYTES,
+) -> bytes | memoryview:
+    """Return the batch object that holds `entries`, ready to be put into a store.
+
+    Takes a list of bytes, or an Arrow `binary` or `large_binary` array, chunked or not. zstd frames carry their content
+    size and a checksum. Arrow and zstd do the work without the interpreter's lock.
+
+    Raises:
+        InvalidInput: an entry is null, is not bytes or is too large; they are more than `max_raw_bytes` in all (which
+            readers would refuse); or there is no such compression or level.
+    """
+    code = _CODES.get(compression)
+    if code is None:
+        raise InvalidInput(f"compression must be one of {', '.join(_CODES)}; got {compression!r}")
+    if not isinstance(level, int) or isinstance(level, bool) or level not in LEVELS:
+        raise InvalidInput(f"a zstd level is a whole number from {LEVELS[0]} to {LEVELS[-1]}; got {level!r}")
+    values = _to_large_binary(entries)
+    size = raw_size(values)
+    if size > max_raw_bytes:
+        raise InvalidInput(
+            f"{len(values)} entries make a block of {size} bytes; the most is {max_raw_bytes}: split them"
+        )
+    lengths = pc.binary_length(values)
+    longest = pc.max(lengths).as_py() or 0
+    if longest > MAX_ENTRY_BYTES:
+        raise InvalidInput(f"an entry is {longest} bytes long; the most is {MAX_ENTRY_BYTES}")
+    lengths = lengths.cast(pa.uint32())
+    footer = FOOTER.pack(code, len(values), VERSION)
+    if compression == "none":
+        return memoryview(plain_page.write_block(values, lengths, footer)).cast("B")[: size + len(footer)]
+    block = memoryview(plain_page.write_block(values, lengths))[:size]
+    # In one go, and then a copy of the little that is left: a stream could write the footer in place, and is slower.
+    return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True).compress(block) + footer
+
+
+def _to_large_binary(entries: Sequence[bytes] | pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:
+    """Return the entries as one array whose 64-bit offsets do not care how many bytes there are."""
+    if isinstance(entries, Entries):
+        entries = entries.arrow
+    if isinstance(entries, pa.ChunkedArray | pa.Array):
+        if entries.type not in (pa.binary(), pa.large_binary()):
+            raise InvalidInput(
+                f"entries must be an Arrow binary or large_binary array; got {entries.type}: cast it first"
+            )
+        values = entries.cast(pa.large_binary())
+        if isinstance(values, pa.ChunkedArray):
+            values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+    else:
+        if not isinstance(entries, Sequence) or isinstance(entries, _BYTES_LIKE | str):
+            raise InvalidInput(
+                f"entries must be a list of bytes or an Arrow binary array; got {type(entries).__name__}"
+            )
+        # Arrow would take text and quietly encode it. Counting is the cheapest look at every type.
+        if countOf(map(type, entries), bytes) != len(entries):
+            wrong = {kind.__name__ for kind in set(map(type, entries)) if not issubclass(kind, _BYTES_LIKE)}
+            if wrong:
+                raise InvalidInput(f"every entry must be bytes; found {', '.join(sorted(wrong))}")
+        values = pa.array(entries, pa.large_binary())
+    if values.null_count:
+        raise InvalidInput(f"{values.null_count} of {len(values)} entries are null; every entry must be bytes")
+    if len(values) >= 2**32:
+        raise InvalidInput(f"a batch holds at most {2**32 - 1} entries; got {len(values)}")
+    return values
+
+
+def decode_batch(
+    data: Data | pa.Buffer, *, location: str = "", max_raw_bytes: int = DEFAULT_MAX_RAW_BYTES
+) -> DecodedBatch:
+    """Return the entries of a batch object.
+
+    zstd frames that do not tell their content size decode as well, a little slower, and so do several frames one after
+    the other, which is what concatenated zstd means everywhere else. `location` is for messages. `max_raw_bytes` bounds
+    the uncompressed block, and with it the memory used (about twice that), before any of it is set aside.
+
+    Raises:
+        Corrupt: the bytes are not a batch of version 1, or one larger than `max_raw_bytes`.
+    """
+    return _Decoder(location, max_raw_bytes).decode(memoryview(data).cast("B"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoder:
+    location: str
+    max_raw_bytes: int
+
+    def decode(self, data: memoryview) -> DecodedBatch:
+        if len(data) < FOOTER.size:
+            raise self._corrupt(f"{len(data)} bytes, which is less than the {FOOTER.size} of a footer")
+        block = data[: -FOOTER.size]
+        code, count, version = FOOTER.unpack(data[-FOOTER.size :])
+        if version != VERSION:
+            raise self._corrupt(f"version {version}; this reader knows {VERSION}")
+        if code == _CODES["none"]:
+            return self._split(block, count)
+        if code == _CODES["zstd"]:
+            return self._decode_zstd(block, count)
+        raise self._corrupt(f"compression code {code}; this reader knows 0 (none) and 1 (zstd)")
+
+    def _decode_zstd(self, block: memoryview, count: int) -> DecodedBatch:
+        if block[:4] != _ZSTD_MAGIC:
+            raise self._corrupt("the footer says zstd, but the block does not start as zstd does")
+        try:
+            size = zstandard.frame_content_size(block)  # of the first frame; -1 where it is not told
+        except zstandard.ZstdError as error:
+            raise self._corrupt(f"bad zstd frame header ({error})") from error
+        limit = min(self.max_raw_bytes, len(block) * _ZSTD_MAX_RATIO)
+        if size > limit:
+            raise self._corrupt(
+                f"its zstd frame claims {size} bytes; {len(block)} compressed bytes and max_raw_bytes allow {limit}"
+            )
+        # Arrow does not so much as look at a page without values: that, too, is left to the stream.
+        if 0 < 4 * count <= size <= plain_page.MAX_PAGE_BYTES and len(block) <= plain_page.MAX_PAGE_BYTES:
+            try:
+                values = plain_page.read_page(block, count, codec=plain_page.ZSTD, raw_size=size)
+            except (pa.ArrowException, OSError) as error:
+                # Damaged, or the first of several frames, which only a stream finds out.
+                _raise_if_out_of_memory(error)
+            else:
+                return self._checked((values,), size)
+        return self._split(self._decompress(block, limit), count)
+
+    def _decompress(self, block: memoryview, limit: int) -> memoryview:
+        """Return what the frames hold, read as a stream because how much that is cannot be known beforehand."""
+        pieces: list[pa.Buffer] = []
+        size, room = 0, min(limit, _USUAL_RATIO * len(block))
+        try:
+            stream = pa.CompressedInputStream(pa.BufferReader(block), "zstd")
+            while (piece := stream.read_buffer(room + 1)).size:  # one more than may be there: that much is too much
+                size += piece.size
+                if size > limit:
+                    raise self._corrupt(f"its zstd block is longer than the {limit} bytes that max_raw_bytes allows")
+                pieces.append(piece)
+                room = min(limit - size, size)
+        except (pa.ArrowException, OSError) as error:
+            _raise_if_out_of_memory(error)
+            raise self._corrupt(f"bad zstd block ({error})") from error
+        return memoryview(pieces[0] if len(pieces) == 1 else plain_page.join_buffers(*pieces)).cast("B")
+
+    def _split(self, block: memoryview, count: int) -> DecodedBatch:
+        """Return the entries of an uncompressed block."""
+        size = len(block)
+        if size > self.max_raw_bytes:
+            raise self._corrupt(f"a block of {size} bytes; max_raw_bytes allows {self.max_raw_bytes}")
+        if 4 * count > size:
+            raise self._corrupt(f"the footer says {count} entries; a block of {size} bytes has no room for them")
+        chunks = []
+        try:
+            while len(block) > plain_page.MAX_PAGE_BYTES and count:
+                chunk = self._first_page(block, count)
+                chunks.append(chunk)
+                block = block[raw_size(chunk) :]
+                count -= len(chunk)
+            if count or not chunks:
+                raw = min(len(block), plain_page.MAX_PAGE_BYTES)
+                chunks.append(plain_page.read_page(block[:raw], count, codec=plain_page.UNCOMPRESSED, raw_size=raw))
+        except (pa.ArrowException, OSError) as error:
+            _raise_if_out_of_memory(error)
+            raise self._corrupt(f"the block does not hold {count} entries ({error})") from error
+        return self._checked(tuple(chunks), size)
+
+    def _first_page(self, block: memoryview, count: int) -> pa.BinaryArray:
+        """Return the first entries of a block that is more than one page: as many as a guess or two finds to fit."""
+        page = block[: plain_page.MAX_PAGE_BYTES]
+        rows = max(1, count * len(page) // len(block))
+        while True:
+            try:
+                return plain_page.read_page(page, rows, codec=plain_page.UNCOMPRESSED, raw_size=len(page))
+            except (pa.ArrowException, OSError):
+                if rows == 1:
+                    raise
+                rows //= 2
+
+    def _checked(self, chunks: tuple[pa.BinaryArray, ...], size: int) -> DecodedBatch:
+        """Return the batch if its entries are the whole block: Arrow does not mind what follows them."""
+        used = sum(map(raw_size, chunks))
+        if used != size:
+            raise self._corrupt(f"{size - used} bytes follow the last entry")
+        return DecodedBatch(chunks, size)
+
+    def _corrupt(self, found: str) -> Corrupt:
+        return Corrupt(f"batch {self.location or '(no location given)'} is corrupt: {found}")
+
+
+def _raise_if_out_of_memory(error: Exception) -> None:
+    if isinstance(error, MemoryError):
+        raise error

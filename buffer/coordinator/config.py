@@ -1,0 +1,44 @@
+"""The coordinator's settings."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from forebay.buffer.coordinator.delta import Durability
+from forebay.buffer.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorConfig:
+    """How much a coordinator holds and when it flushes."""
+
+    queue_capacity: int = 10_000
+    """Writes that each channel holds before they are applied."""
+    flush_interval: float | None = 10.0
+    """Seconds between flushes, counted from start and again from every flush; None for no flush by time."""
+    flush_size: int | None = 64 * 1024 * 1024
+    """The delta size at which it is flushed; None for no flush by size."""
+    max_concurrent_flushes: int = 1
+    """Deltas that `Flusher.flush_delta` is given at once. As many again may wait; then full deltas hold writes back."""
+    max_cost: int | None = None
+    """The sum of the costs of all writes not yet flushed; None for no bound.
+
+    A write counts from entry until its delta is durable (written, without `durable_flushes`), or it or its delta fails.
+    A write that costs more than the bound goes in alone.
+    """
+    durable_flushes: bool = False
+    """Whether every flush goes on to `Flusher.flush_storage`, which then takes all that is written in one call."""
+    default_durability: Durability = Durability.WRITTEN
+    """What `WriteHandle.result()` and `await handle` wait for."""
+    view_capacity: int = 16
+    """Views that wait for a subscriber before it is told that messages were lost."""
+
+    def __post_init__(self) -> None:
+        for name in ("queue_capacity", "flush_size", "max_concurrent_flushes", "max_cost", "view_capacity"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidInput(f"{name} must be at least 1, not {value}")
+        interval = self.flush_interval
+        if interval is not None and not (interval > 0 and math.isfinite(interval)):
+            raise InvalidInput(f"flush_interval must be a positive number of seconds, not {interval}")

@@ -1,0 +1,204 @@
+"""The write coordinator: puts writes in one order, gathers them into deltas, and sees each delta through its flush."""
+
+from __future__ import annotations
+
+from threading import Thread, current_thread
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from forebay.buffer.clock import SystemClock
+from forebay.buffer.coordinator.applier import Applier
+from forebay.buffer.coordinator.channel import WriteChannel
+from forebay.buffer.coordinator.config import CoordinatorConfig
+from forebay.buffer.coordinator.errors import fresh
+from forebay.buffer.coordinator.handle import FlushHandle
+from forebay.buffer.coordinator.pipeline import FlushPipeline
+from forebay.buffer.coordinator.state import CoordinatorState
+from forebay.buffer.coordinator.view import View, ViewBoard, ViewSubscription
+from forebay.buffer.errors import InvalidInput, Timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Self
+
+    from forebay.buffer.clock import Clock
+    from forebay.buffer.coordinator.delta import Delta, Durability, Flusher
+
+WriteT = TypeVar("WriteT")
+ResultT = TypeVar("ResultT")
+FrozenT = TypeVar("FrozenT")
+ReaderT = TypeVar("ReaderT")
+ReceiptT = TypeVar("ReceiptT")
+
+
+class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
+    """Orders writes, batches them and makes them durable, whatever a delta is and however it is flushed.
+
+    Its threads are daemons: they never hold up the interpreter's exit, so whoever owns the coordinator must `stop` it,
+    or lose what is not flushed. They do not survive a fork: a child process must not use its parent's coordinator.
+    """
+
+    def __init__(
+        self,
+        delta: Delta[WriteT, ResultT, FrozenT, ReaderT],
+        flusher: Flusher[FrozenT, ReceiptT],
+        config: CoordinatorConfig | None = None,
+        *,
+        channels: Iterable[str] = ("default",),
+        snapshot: ReceiptT | None = None,
+        clock: Clock | None = None,
+        name: str = "coordinator",
+    ) -> None:
+        """Make a coordinator that takes writes at once and applies them once started.
+
+        Args:
+            delta: The first delta.
+            flusher: What stores deltas.
+            config: Settings; the defaults if None.
+            channels: The names of the ways in.
+            snapshot: What views show as the flusher's snapshot before the first flush.
+            clock: Where time comes from.
+            name: What error messages and threads call it.
+        """
+        self._config = config or CoordinatorConfig()
+        self._board: ViewBoard[ReaderT, ReceiptT] = ViewBoard(View(current=delta.reader(), snapshot=snapshot))
+        self._state = CoordinatorState(name, self._config, clock or SystemClock(), self._board)
+        self._channels: dict[str, WriteChannel[WriteT, ResultT]] = {
+            channel: WriteChannel(channel, self._state) for channel in channels
+        }
+        if not self._channels:
+            raise InvalidInput(f"{name}: at least one channel is needed")
+        pipeline = FlushPipeline(self._state, flusher)
+        apply = Thread(target=Applier(self._state, delta, pipeline).run, name=f"forebay-apply-{name}", daemon=True)
+        commit = Thread(target=pipeline.commit_groups, name=f"forebay-commit-{name}", daemon=True)
+        writers = [
+            Thread(target=pipeline.write_deltas, name=f"forebay-flush-{name}-{number}", daemon=True)
+            for number in range(self._config.max_concurrent_flushes)
+        ]
+        for opened in self._channels.values():
+            opened.apply_thread = apply
+        self._threads = [apply, commit, *writers]
+        self._started = False
+        self._last_flush: FlushHandle | None = None
+        self._told = False
+
+    def start(self) -> None:
+        """Begin to apply and flush. Once started, this does nothing.
+
+        Raises:
+            Closed: it was stopped. If an error stopped it, that is raised instead.
+        """
+        with self._state.lock:
+            refusal = self._state.refusal()
+            if refusal is not None:
+                raise fresh(refusal)
+            self._start()
+
+    def _start(self) -> None:
+        if not self._started:
+            self._started = True
+            for thread in self._threads:
+                thread.start()
+
+    def channel(self, name: str = "default") -> WriteChannel[WriteT, ResultT]:
+        """The way in of that name.
+
+        Raises:
+            InvalidInput: there is none.
+        """
+        try:
+            return self._channels[name]
+        except KeyError:
+            known = ", ".join(map(repr, self._channels))
+            raise InvalidInput(f"{self._state.name}: no channel {name!r}; there are {known}") from None
+
+    def flush(self, *, durable: bool | None = None) -> FlushHandle:
+        """Flush all that entered before, except what a pause holds back; returns a handle at once.
+
+        The handle fails if one of the deltas it waits for is rejected.
+
+        Args:
+            durable: Whether to flush storage too, even if nothing is new; None for what `durable_flushes` says.
+
+        Raises:
+            Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
+        """
+        handle = FlushHandle(self._state, self._config.durable_flushes if durable is None else durable)
+        with self._state.lock:
+            refusal = self._state.refusal()
+            if refusal is not None:
+                raise fresh(refusal)
+            self._state.pending.append(handle)
+            self._state.wake_apply()
+        return handle
+
+    def watermark(self, durability: Durability) -> int:
+        """The epoch up to which every write has come to this level, or was rejected on the way to it; 0 at first."""
+        return self._state.watermarks[durability]
+
+    @property
+    def view(self) -> View[ReaderT, ReceiptT]:
+        """Where every write is now. What a watermark covers is in the view that is read after it."""
+        return self._board.view
+
+    def subscribe(self) -> ViewSubscription[ReaderT, ReceiptT]:
+        """Every view from now on: two for each flush, when a delta is frozen and when its flush is over."""
+        return ViewSubscription(self._state, self._board, self._config.view_capacity)
+
+    @property
+    def held_cost(self) -> int:
+        """The cost of all writes that count towards `max_cost`."""
+        return self._state.held_cost
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Apply and flush all that was accepted, on paused channels too, and stop. Once stopped, this does nothing.
+
+        Called from a done callback it cannot wait, and only begins the stop.
+
+        Raises:
+            Timeout: it is not over after `timeout` seconds; it goes on, and `stop` can be called again.
+            ForebayError: what rejected one of the last deltas, or what stopped the coordinator; one call raises it.
+        """
+        state = self._state
+        deadline = None if timeout is None else state.clock.monotonic() + timeout
+        with state.lock:
+            self._begin_stop()
+            if current_thread() in self._threads:
+                return
+            while not state.ended and state.failure is None:
+                if deadline is not None and state.clock.monotonic() >= deadline:
+                    raise Timeout(f"{state.name}: not stopped in {timeout} seconds")
+                state.clock.wait_until(state.moved, deadline)
+            problem: BaseException | bool = state.failure if state.failure is not None else False
+            if problem is False and self._last_flush is not None:
+                problem = self._last_flush.standing(self._last_flush.final_level)
+            told, self._told = self._told, True
+        # After a failure a thread may be stuck in the flusher for as long as the store pleases.
+        if state.failure is None and self._started:
+            for thread in self._threads:
+                thread.join()
+        if isinstance(problem, BaseException) and not told:
+            raise fresh(problem)
+
+    def _begin_stop(self) -> None:
+        state = self._state
+        if state.stopping or state.failure is not None:
+            return
+        for channel in self._channels.values():
+            channel.unpark()
+        if not self._started and not state.pending:
+            state.stopping = True
+            state.end()
+            return
+        self._last_flush = FlushHandle(state, self._config.durable_flushes)
+        state.pending.append(self._last_flush)
+        state.stopping = True
+        state.room.notify_all()
+        self._start()
+        state.wake_apply()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

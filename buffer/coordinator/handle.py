@@ -1,0 +1,194 @@
+"""Handles: what a caller holds of a write or a flush that is under way.
+
+A handle owns no lock and no event: it points to the record of its delta, which all writes of that delta share.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from forebay.buffer.coordinator.delta import Durability
+from forebay.buffer.coordinator.errors import ApplyFailed, fresh
+from forebay.buffer.coordinator.record import Watcher
+from forebay.buffer.coordinator.state import LoopWaker, tell
+from forebay.buffer.errors import Timeout
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Generator
+    from threading import Condition
+    from typing import Self
+
+    from forebay.buffer.coordinator.channel import WriteChannel
+    from forebay.buffer.coordinator.record import DeltaRecord
+    from forebay.buffer.coordinator.state import CoordinatorState
+
+ResultT = TypeVar("ResultT")
+
+
+class Handle(ABC, Generic[ResultT]):
+    """Something that was accepted and can be waited for, from threads and from coroutines; dropping it cancels nothing.
+
+    `epoch` is None until the write is applied, and then its place in the order. The other fields are the coordinator's.
+    """
+
+    __slots__ = ("epoch", "record", "state")
+
+    epoch: int | None
+    record: DeltaRecord | None
+    state: CoordinatorState
+
+    @abstractmethod
+    def standing(self, level: int) -> BaseException | bool:
+        """True once `level` is reached, the error if it never will be, else False: certain only under the lock."""
+
+    @abstractmethod
+    def _answer(self) -> ResultT: ...
+
+    @property
+    @abstractmethod
+    def final_level(self) -> int:
+        """The level that is waited for unless another is named."""
+
+    def done(self, durability: Durability | None = None) -> bool:
+        """Whether `wait` would return or raise at once."""
+        level = durability or self.final_level
+        if self.standing(level) is True:
+            return True
+        with self.state.lock:
+            return self.standing(level) is not False
+
+    def wait(self, durability: Durability | None = None, timeout: float | None = None) -> None:
+        """Return once the level is reached; without one, the same that `result` waits for.
+
+        Raises:
+            ApplyFailed: the delta refused the write.
+            Timeout: it was not reached in `timeout` seconds; it may still be.
+            Closed: the coordinator was stopped before it was reached.
+            ForebayError: what kept the write's delta from the level, or what stopped the coordinator.
+        """
+        level = durability or self.final_level
+        standing = self.standing(level)
+        if standing is not True:
+            standing = self._wait(level, timeout)
+        if isinstance(standing, BaseException):
+            raise fresh(standing)
+
+    def _wait(self, level: int, timeout: float | None) -> BaseException | bool:
+        state = self.state
+        clock = state.clock
+        deadline = None if timeout is None else clock.monotonic() + timeout
+        with state.lock:
+            while (standing := self.standing(level)) is False:
+                if deadline is not None and clock.monotonic() >= deadline:
+                    raise Timeout(f"{state.name}: not {Durability(level).name.lower()} in {timeout} seconds")
+                clock.wait_until(self._next_change(), deadline)
+        return standing
+
+    def _next_change(self) -> Condition:
+        state = self.state
+        if self.record is None or self.epoch is None or self.epoch > state.watermarks[Durability.APPLIED]:
+            return state.moved
+        return self.record.condition(state.lock)
+
+    def result(self, timeout: float | None = None, *, durability: Durability | None = None) -> ResultT:
+        """Wait as `wait` does, and return what the write's apply returned (for a flush, its epoch)."""
+        self.wait(durability, timeout)
+        return self._answer()
+
+    def add_done_callback(self, callback: Callable[[Self], object], *, durability: Durability | None = None) -> None:
+        """Call `callback(handle)` once the level is reached or never will be: at once if that is known already.
+
+        It is called from one of the coordinator's threads, so it should be quick; its errors are logged.
+        """
+        level = durability or self.final_level
+        with self.state.lock:
+            if self.standing(level) is False:
+                self.state.watch(Watcher(level, self, callback))
+                return
+        tell(callback, self)
+
+    def __await__(self) -> Generator[asyncio.Future[None], None, ResultT]:
+        """Wait as `result()` does without blocking the event loop."""
+        if not self.done():
+            import asyncio  # noqa: PLC0415 -- a producer in threads alone need not load it
+
+            waker = LoopWaker(asyncio.get_running_loop())
+            self.add_done_callback(waker)
+            yield from waker.future
+        return self.result()
+
+
+class WriteHandle(Handle[ResultT]):
+    """One write on its way."""
+
+    __slots__ = ("channel", "cost", "outcome")
+
+    def __init__(self, write: Any, channel: WriteChannel[Any, Any], cost: int) -> None:
+        self.epoch = None
+        self.record = None
+        self.state = channel.state
+        self.channel = channel
+        self.cost = cost
+        self.outcome: Any = write
+        """The write until it is applied, then what apply returned, or the `ApplyFailed`."""
+
+    def standing(self, level: int) -> BaseException | bool:
+        """True once `level` is reached, the error if it never will be, else False: certain only under the lock."""
+        state, record, epoch = self.state, self.record, self.epoch
+        if record is not None and epoch is not None and epoch <= state.watermarks[Durability.APPLIED]:
+            if self.outcome.__class__ is ApplyFailed:
+                error: BaseException = self.outcome
+                return error
+            rejection = record.error_at(level)
+            if rejection is not None:
+                return rejection
+            if level == Durability.APPLIED or record.passed >= level:
+                return True
+        over = state.over()
+        return False if over is None else over
+
+    def _answer(self) -> ResultT:
+        answer: ResultT = self.outcome
+        return answer
+
+    @property
+    def final_level(self) -> int:
+        """What the configuration says."""
+        return self.state.config.default_durability
+
+
+class FlushHandle(Handle[int]):
+    """One flush command on its way; its epoch is that of the last write applied before it, 0 if there was none."""
+
+    __slots__ = ("durable", "waited_for")
+
+    def __init__(self, state: CoordinatorState, durable: bool) -> None:
+        self.epoch = None
+        self.record = None
+        self.state = state
+        self.durable = durable
+        self.waited_for: tuple[DeltaRecord, ...] = ()
+        """The deltas this flush covers that were not durable when it was given; the last of them is `record`."""
+
+    def standing(self, level: int) -> BaseException | bool:
+        """True once `level` is reached, the error if it never will be, else False: certain only under the lock."""
+        last = self.record
+        # The last delta to settle answers for all, as levels are reached in order.
+        if self.epoch is not None and (
+            last is None or level == Durability.APPLIED or last.passed >= level or last.error_at(level) is not None
+        ):
+            errors = (covered.error_at(level) for covered in self.waited_for)
+            return next((error for error in errors if error is not None), True)
+        over = self.state.over()
+        return False if over is None else over
+
+    def _answer(self) -> int:
+        return self.epoch or 0
+
+    @property
+    def final_level(self) -> int:
+        """Where this flush ends."""
+        durable = self.durable or self.state.config.durable_flushes
+        return Durability.DURABLE if durable else Durability.WRITTEN

@@ -1,0 +1,79 @@
+"""The shared fate of the writes of one delta, which all their handles look at."""
+
+from __future__ import annotations
+
+from threading import Condition
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from threading import Lock
+
+    from forebay.buffer.coordinator.handle import Handle
+
+
+class Watcher(NamedTuple):
+    """Someone to tell when a handle reaches a level or fails."""
+
+    level: int
+    handle: Handle[Any]
+    callback: Callable[[Any], object]
+
+
+class DeltaRecord:
+    """How far one delta has come. The coordinator's lock guards every field."""
+
+    __slots__ = (
+        "changed",
+        "cost",
+        "epochs",
+        "error",
+        "failed",
+        "flushed",
+        "frozen",
+        "keeps",
+        "passed",
+        "receipt",
+        "wants_storage",
+        "watchers",
+    )
+
+    def __init__(self, first_epoch: int) -> None:
+        self.epochs = range(first_epoch, first_epoch)
+        """Known when the delta is frozen; until then empty, at its start."""
+        self.keeps = False
+        """Whether some write of it was applied: if not, there is nothing to flush."""
+        self.cost = 0
+        self.frozen: Any = None
+        self.flushed = False
+        """Whether `flush_delta` is over, or there was nothing to flush."""
+        self.receipt: Any = None
+        self.wants_storage = False
+        """Whether a flush command asked for storage durability up to here."""
+        self.passed = 0
+        """The highest level whose watermark has gone past this delta, rejected or not."""
+        self.error: BaseException | None = None
+        self.failed = 0
+        """The lowest level this delta will never reach, if there is an error."""
+        self.watchers: list[Watcher] = []
+        self.changed: Condition | None = None
+
+    def condition(self, lock: Lock) -> Condition:
+        """The condition to wait on for this delta; most deltas never need one."""
+        if self.changed is None:
+            self.changed = Condition(lock)
+        return self.changed
+
+    def reject(self, error: BaseException, level: int) -> None:
+        """Fail the delta at `level` and above."""
+        self.error = error
+        self.failed = level
+
+    def error_at(self, level: int) -> BaseException | None:
+        """The error for who asks for `level`, if the delta was rejected at it or below."""
+        return self.error if self.error is not None and level >= self.failed else None
+
+    @property
+    def needs_storage(self) -> bool:
+        """Whether durability has to come from `flush_storage`; what was rejected or empty is merely passed over."""
+        return self.wants_storage or (self.keeps and self.error is None)

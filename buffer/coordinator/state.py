@@ -1,0 +1,204 @@
+"""What the coordinator's parts share: one lock, the queue, the watermarks, and who waits for them."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from threading import Condition, Lock
+from typing import TYPE_CHECKING, Any
+
+from forebay.buffer.coordinator.delta import Durability
+from forebay.buffer.coordinator.errors import release_frames
+from forebay.buffer.coordinator.record import DeltaRecord, Watcher
+from forebay.buffer.errors import Closed
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from forebay.buffer.clock import Clock
+    from forebay.buffer.coordinator.config import CoordinatorConfig
+    from forebay.buffer.coordinator.handle import Handle
+    from forebay.buffer.coordinator.view import ViewBoard
+
+_log = logging.getLogger(__name__)
+
+
+class CoordinatorState:
+    """The state of one coordinator. Hold `lock` to change anything, or to find that something has not happened yet."""
+
+    def __init__(self, name: str, config: CoordinatorConfig, clock: Clock, board: ViewBoard[Any, Any]) -> None:
+        self.name = name
+        self.config = config
+        self.clock = clock
+        self.board = board
+        self.lock = Lock()
+        self.work = Condition(self.lock)
+        """The apply thread sleeps here; `idle` says that it does, so that most writes need not notify it."""
+        self.idle = False
+        self.room = Condition(self.lock)
+        """Writers wait here for their channel's capacity or for the cost bound."""
+        self.moved = Condition(self.lock)
+        """For who waits on a write not yet applied, on a pause, or on the end."""
+        self.uploads_ready = Condition(self.lock)
+        self.commit_ready = Condition(self.lock)
+
+        self.pending: list[Handle[Any]] = []
+        """Writes and flush commands in the order of their arrival."""
+        self.paused = 0
+        self.newly_paused = False
+        """Whether what the apply thread took may hold writes of a channel paused since."""
+        self.applying = False
+        self.batches = 0
+        """Times that `applying` has ended: who waits for that might not be quick enough to see it."""
+        self.interrupt = False
+        """Asks the apply thread to look again before it applies one more write."""
+        self.held_cost = 0
+        self.cost_line: deque[object] = deque()
+        """Writers waiting for the cost bound, first come first served: a big write is not starved by small ones."""
+        self.room_wanted = False
+
+        self.watermarks = [0, 0, 0, 0]
+        """Indexed by `Durability`."""
+        self.current = DeltaRecord(1)
+        self.unsettled: dict[DeltaRecord, None] = {}
+        """Frozen deltas not yet durable, oldest first."""
+        self.stopping = False
+        self.ended = False
+        self.failure: BaseException | None = None
+        self._unapplied_watchers: dict[Handle[Any], list[Watcher]] = {}
+        self._outbox: list[Watcher] = []
+
+    def over(self) -> BaseException | None:
+        """Why nothing more will happen, or None as long as something may."""
+        if self.failure is not None:
+            return self.failure
+        return Closed(f"{self.name} was stopped") if self.ended else None
+
+    def refusal(self) -> BaseException | None:
+        """Why no write is taken any more, or None as long as writes are taken."""
+        if self.failure is None and self.stopping:
+            return Closed(f"{self.name} was stopped")
+        return self.failure
+
+    def wake_apply(self) -> None:
+        """Let the apply thread look again, if it sleeps."""
+        if self.idle:
+            self.idle = False
+            self.work.notify()
+
+    def release_cost(self, cost: int) -> None:
+        """Make room under the cost bound."""
+        if cost:
+            self.held_cost -= cost
+            # Those still without room ask again.
+            self.room_wanted = False
+            self.room.notify_all()
+
+    def watch(self, watcher: Watcher) -> None:
+        """Remember whom to tell; the handle has not come to the watcher's level yet."""
+        handle = watcher.handle
+        epoch = handle.epoch
+        if epoch is None or epoch > self.watermarks[Durability.APPLIED]:
+            self._unapplied_watchers.setdefault(handle, []).append(watcher)
+        elif handle.record is not None:
+            handle.record.watchers.append(watcher)
+
+    def handles_applied(self, handles: list[Handle[Any]]) -> None:
+        """Tell, or move to their deltas, the watchers of handles that were just applied."""
+        self.moved.notify_all()
+        watchers = self._unapplied_watchers
+        if not watchers:
+            return
+        for handle in handles:
+            for watcher in watchers.pop(handle, ()):
+                if handle.standing(watcher.level) is False:
+                    self.watch(watcher)
+                else:
+                    self._outbox.append(watcher)
+
+    def settle(self, record: DeltaRecord) -> None:
+        """Tell those whom a change of the record concerns; watchers themselves are told by `deliver`."""
+        if record.changed is not None:
+            record.changed.notify_all()
+        if record.watchers:
+            left: list[Watcher] = []
+            for watcher in record.watchers:
+                (left if watcher.handle.standing(watcher.level) is False else self._outbox).append(watcher)
+            record.watchers = left
+
+    def fail(self, error: BaseException) -> None:
+        """Stop everything on an error, and tell everyone who waits for anything. Takes the lock itself."""
+        release_frames(error)
+        with self.lock:
+            if self.failure is None and not self.ended:
+                self.failure = error
+                self._tell_all()
+        self.deliver()
+
+    def end(self) -> None:
+        """Record that everything is flushed and all threads are leaving. Called with the lock held."""
+        self.ended = True
+        self._tell_all()
+
+    def _tell_all(self) -> None:
+        self.interrupt = True
+        self.idle = False
+        for condition in (self.work, self.room, self.moved, self.uploads_ready, self.commit_ready):
+            condition.notify_all()
+        for record in (*self.unsettled, self.current):
+            self.settle(record)
+        for watchers in self._unapplied_watchers.values():
+            self._outbox.extend(watchers)
+        self._unapplied_watchers.clear()
+        self.pending.clear()
+        self.unsettled.clear()
+        self.board.wake_all()
+
+    def deliver(self) -> None:
+        """Call the watchers whose handles have come to their level: without the lock, as they may do anything."""
+        if not self._outbox:
+            return
+        with self.lock:
+            watchers, self._outbox = self._outbox, []
+        by_loop: dict[asyncio.AbstractEventLoop, list[LoopWaker]] = {}
+        for watcher in watchers:
+            callback = watcher.callback
+            if isinstance(callback, LoopWaker):
+                by_loop.setdefault(callback.loop, []).append(callback)
+            else:
+                tell(callback, watcher.handle)
+        for loop, wakers in by_loop.items():
+            try:
+                # One call for all coroutines of a loop: each call wakes the loop through a socket.
+                loop.call_soon_threadsafe(_wake, wakers)
+            except RuntimeError:
+                _log.debug("an event loop was closed while coroutines of it waited on %s", self.name)
+
+
+class LoopWaker:
+    """A done callback that wakes one coroutine."""
+
+    __slots__ = ("future", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.future: asyncio.Future[None] = loop.create_future()
+
+    def __call__(self, _: object) -> None:
+        """Wake it; called in the loop's own thread."""
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+def _wake(wakers: list[LoopWaker]) -> None:
+    for waker in wakers:
+        waker(None)
+
+
+def tell(callback: Callable[[Any], object], handle: Handle[Any]) -> None:
+    """Call a done callback; an error in it is its owner's and stops nothing here."""
+    try:
+        callback(handle)
+    except Exception:  # noqa: BLE001 -- logged
+        _log.exception("a done callback failed")

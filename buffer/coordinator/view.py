@@ -1,0 +1,133 @@
+"""Views: what readers see of the writes, and subscriptions to every change of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from threading import Condition
+from typing import TYPE_CHECKING, Generic, TypeVar
+from weakref import WeakSet
+
+from forebay.buffer.coordinator.delta import Stamped
+from forebay.buffer.coordinator.errors import MessagesLost, fresh
+from forebay.buffer.errors import Closed, Timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from forebay.buffer.coordinator.state import CoordinatorState
+
+ReaderT = TypeVar("ReaderT")
+ReceiptT = TypeVar("ReceiptT")
+
+
+@dataclass(frozen=True, slots=True)
+class View(Generic[ReaderT, ReceiptT]):
+    """Where every write is at one moment: together the parts hold each write that was applied and not rejected."""
+
+    current: ReaderT
+    """The delta that takes writes now."""
+    frozen: tuple[Stamped[ReaderT], ...] = ()
+    """The deltas on their way to storage, newest first."""
+    last_written: Stamped[ReaderT] | None = None
+    """The newest delta that was written."""
+    snapshot: ReceiptT | None = None
+    """What the flusher returned for the newest written delta; before the first, what the coordinator was given."""
+
+
+class ViewBoard(Generic[ReaderT, ReceiptT]):
+    """The latest view and those who follow it. Every method is called with the coordinator's lock held."""
+
+    def __init__(self, view: View[ReaderT, ReceiptT]) -> None:
+        self.view = view
+        # A subscription that its owner forgot is gone from here too.
+        self.subscriptions: WeakSet[ViewSubscription[ReaderT, ReceiptT]] = WeakSet()
+
+    def delta_frozen(self, epochs: range, successor: ReaderT) -> None:
+        """Show the current delta as frozen, and its successor as current."""
+        view = self.view
+        self._publish(replace(view, current=successor, frozen=(Stamped(epochs, view.current), *view.frozen)))
+
+    def delta_written(self, receipt: ReceiptT) -> None:
+        """Show the oldest frozen delta as written."""
+        *frozen, written = self.view.frozen
+        self._publish(replace(self.view, frozen=tuple(frozen), last_written=written, snapshot=receipt))
+
+    def delta_rejected(self) -> None:
+        """Show the oldest frozen delta no more."""
+        self._publish(replace(self.view, frozen=self.view.frozen[:-1]))
+
+    def _publish(self, view: View[ReaderT, ReceiptT]) -> None:
+        self.view = view
+        for subscription in self.subscriptions:
+            subscription.offer(view)
+
+    def wake_all(self) -> None:
+        """Let every subscriber see that the coordinator ended."""
+        for subscription in self.subscriptions:
+            subscription.changed.notify_all()
+
+
+class ViewSubscription(Generic[ReaderT, ReceiptT]):
+    """Every view since the subscription began, in order, as long as its reader keeps up."""
+
+    view: View[ReaderT, ReceiptT]
+    """The view it started from: the first one received is the one right after it."""
+
+    def __init__(self, state: CoordinatorState, board: ViewBoard[ReaderT, ReceiptT], capacity: int) -> None:
+        self._state = state
+        self._board = board
+        self._capacity = capacity
+        self._waiting: deque[View[ReaderT, ReceiptT]] = deque()
+        self._lost = False
+        self.changed = Condition(state.lock)
+        self.restart()
+
+    def restart(self) -> View[ReaderT, ReceiptT]:
+        """The view as it is now; what is received next comes right after it."""
+        with self._state.lock:
+            self._waiting.clear()
+            self._lost = False
+            self._board.subscriptions.add(self)
+            self.view = self._board.view
+            return self.view
+
+    def receive(self, timeout: float | None = None) -> View[ReaderT, ReceiptT]:
+        """The next view.
+
+        Raises:
+            MessagesLost: views were dropped; call `restart()`.
+            Timeout: there was none in `timeout` seconds.
+            Closed: there will be no more. If an error stopped the coordinator, it is raised instead.
+        """
+        clock = self._state.clock
+        deadline = None if timeout is None else clock.monotonic() + timeout
+        with self._state.lock:
+            while not self._waiting:
+                if self._lost:
+                    raise MessagesLost(f"{self._state.name}: a subscriber fell {self._capacity} views behind")
+                over = self._state.over()
+                if over is not None:
+                    raise fresh(over)
+                if deadline is not None and clock.monotonic() >= deadline:
+                    raise Timeout(f"{self._state.name}: no new view in {timeout} seconds")
+                clock.wait_until(self.changed, deadline)
+            return self._waiting.popleft()
+
+    def __iter__(self) -> Iterator[View[ReaderT, ReceiptT]]:
+        try:
+            while True:
+                yield self.receive()
+        except Closed:
+            return
+
+    def offer(self, view: View[ReaderT, ReceiptT]) -> None:
+        """Queue a view, with the lock held; if there is no room, drop them all and remember it."""
+        if self._lost:
+            return
+        if len(self._waiting) < self._capacity:
+            self._waiting.append(view)
+        else:
+            self._lost = True
+            self._waiting.clear()
+        self.changed.notify_all()

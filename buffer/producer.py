@@ -1,0 +1,253 @@
+"""The write side of a buffer: calls in, durable batches out (rfcs/0004)."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import warnings
+import weakref
+from contextlib import suppress
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from forebay.buffer.batch import DEFAULT_LEVEL, encode_batch
+from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator
+from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, Timeout
+from forebay.buffer.filling import Filling, check_call
+from forebay.buffer.manifest import Queue
+from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store.base import check_key
+from forebay.buffer.upload import BatchUploader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+    from typing import Any, Literal, Self
+
+    from forebay.buffer.batch import Compression
+    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.coordinator import FlushHandle, WriteHandle
+    from forebay.buffer.filling import Call, Entries, Filled
+    from forebay.buffer.upload import Uploaded
+
+_log = logging.getLogger("forebay.producer")
+
+_EXIT_SECONDS = 30.0
+
+# Closed at the interpreter's exit, so that a forgotten close loses nothing.
+_open: weakref.WeakSet[Producer] = weakref.WeakSet()
+
+
+class Producer:
+    """Writes entries to a buffer. Any number of producers, threads and processes may share one buffer.
+
+    `produce` returns as soon as the call is queued, with a handle to wait on; a thread of its own fills batches and
+    flushes them. Entries of one producer are read in the order produced.
+
+    Args:
+        url: the buffer, such as `s3://lake/clicks`, or its store if it is open already.
+        profile: the buffer's format: `opendata`, which OpenData Buffer's producers and consumers share.
+        manifest_path: the manifest's key below `url`.
+        data_prefix: the folder below `url` that batches are stored in.
+        flush_interval: a batch is stored at the latest so many seconds after the flush before.
+        flush_size_bytes: a batch is stored when its entries take so many bytes before compression.
+        max_buffered_calls: calls that wait to be put into a batch; then `produce` blocks.
+        max_buffered_bytes: memory for entries that are not durable yet; then `produce` blocks. A call larger than that
+            goes in alone.
+        max_concurrent_uploads: batches encoded and uploaded at once.
+        compression: `zstd` or `none`.
+        compression_level: zstd's level.
+        grace: the collector's grace period in seconds. A batch that took longer than half of it from upload to listing
+            is checked, and stored again if it was swept.
+        storage_options: credentials, endpoint and client of the store.
+
+    Raises:
+        StoreError: the buffer's store cannot be reached, or refuses.
+    """
+
+    def __init__(
+        self,
+        url: str | ObjectStore,
+        *,
+        profile: Literal["opendata"] = "opendata",
+        manifest_path: str = "manifest",
+        data_prefix: str = "data",
+        flush_interval: float = 0.1,
+        flush_size_bytes: int = 64 << 20,
+        max_buffered_calls: int = 1000,
+        max_buffered_bytes: int = 256 << 20,
+        max_concurrent_uploads: int = 4,
+        compression: Compression = "zstd",
+        compression_level: int = DEFAULT_LEVEL,
+        grace: float = 600.0,
+        storage_options: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        if profile != "opendata":
+            raise InvalidInput(f"profile must be 'opendata', not {profile!r}")
+        if not grace > 0:
+            raise InvalidInput(f"grace must be a positive number of seconds, not {grace}")
+        encode_batch([], compression, compression_level)  # refuses what there is not
+        check_key(data_prefix)
+        config = CoordinatorConfig(
+            queue_capacity=max_buffered_calls,
+            flush_interval=flush_interval,
+            flush_size=flush_size_bytes,
+            max_concurrent_flushes=max_concurrent_uploads,
+            max_cost=max_buffered_bytes,
+            durable_flushes=True,
+            default_durability=Durability.DURABLE,
+        )
+        self._clock = clock or SystemClock()
+        store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+        self.url = store.url
+        self._queue = Queue(store, manifest_path, clock=clock, random=random, role="producer")
+        self._queue.read()  # a wrong bucket or wrong credentials are found out now, not at the first flush
+        self._coordinator: WriteCoordinator[Call, None, Filled, Filling, Uploaded] = WriteCoordinator(
+            Filling(flush_size_bytes),
+            BatchUploader(
+                store,
+                self._queue,
+                data_prefix=data_prefix,
+                compression=compression,
+                compression_level=compression_level,
+                grace=grace,
+                clock=self._clock,
+                random=random or system_random(),
+            ),
+            config,
+            clock=self._clock,
+            name=f"producer of {self.url}",
+        )
+        self._channel = self._coordinator.channel()
+        self._process = os.getpid()
+        self._closed = False
+        self._coordinator.start()
+        _open.add(self)
+
+    def produce(self, entries: Entries, metadata: bytes = b"", *, timeout: float | None = None) -> WriteHandle[None]:
+        """Queue entries, and return a handle: `handle.result(timeout)` or `await handle` return once they are durable.
+
+        Blocks while the buffers are full, for at most `timeout` seconds if given.
+
+        Args:
+            entries: one entry as bytes, a list of them, or an Arrow `binary` or `large_binary` array. They stay
+                together in one batch.
+            metadata: kept with these entries and given to their reader.
+            timeout: seconds to wait for room.
+
+        Raises:
+            InvalidInput: these entries can never be stored; nothing was queued.
+            Timeout: there was no room in time; the entries are in its `write`.
+            Closed: this producer was closed.
+        """
+        call = self._check(entries, metadata)
+        try:
+            return self._channel.write(call, timeout=timeout, cost=call.memory)
+        except Timeout as error:
+            raise Timeout(str(error), write=entries) from None
+
+    def try_produce(self, entries: Entries, metadata: bytes = b"") -> WriteHandle[None]:
+        """Queue entries if there is room now, as `produce` does.
+
+        Raises:
+            Backpressure: there is none; the entries are in its `write`.
+        """
+        call = self._check(entries, metadata)
+        try:
+            return self._channel.try_write(call, cost=call.memory)
+        except Backpressure as error:
+            raise Backpressure(str(error), write=entries) from None
+
+    def flush(self) -> FlushHandle:
+        """Store what is queued without waiting for the interval; the handle is done once all of it is durable."""
+        self._check_process()
+        return self._coordinator.flush(durable=True)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Make everything queued durable, and stop. Closing again does nothing.
+
+        Raises:
+            Timeout: it took longer than `timeout` seconds; it goes on, and `close` can be called again.
+            ForebayError: something of the last flush could not be stored.
+        """
+        if os.getpid() != self._process:
+            return  # the parent's to close
+        self._coordinator.stop(timeout)
+        self._closed = True
+        _open.discard(self)
+
+    @property
+    def conflict_rate(self) -> float:
+        """The share of this producer's manifest writes, from 0 to 1, that met another writer."""
+        return self._queue.conflict_rate
+
+    @property
+    def buffered_bytes(self) -> int:
+        """About how much memory is held by entries that are not durable yet."""
+        return self._coordinator.held_cost
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except ForebayError:
+            if error is None:
+                raise
+            # The block's own error says more than what came of it.
+            _log.warning("%s: closing after an error failed", self.url, exc_info=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.buffered_bytes} bytes buffered"
+        return f"<Producer of {self.url}, {state}>"
+
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True) or os.getpid() != self._process:
+            return
+        warnings.warn(f"{self!r} was not closed: use `with` or close()", ResourceWarning, source=self, stacklevel=2)
+        # What was queued is still made durable; waiting for it here could block any thread, at any line.
+        with suppress(RuntimeError):
+            Thread(target=_stop_quietly, args=(self._coordinator, self.url), daemon=True).start()
+
+    def _check(self, entries: Entries, metadata: bytes) -> Call:
+        self._check_process()
+        return check_call(entries, metadata, self._clock.now_ms())
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise Closed(
+                f"{self.url}: this producer belongs to process {self._process}, and its threads did not come along "
+                "into this one; open a producer here"
+            )
+
+
+def _stop_quietly(coordinator: WriteCoordinator[Any, Any, Any, Any, Any], url: str) -> None:
+    try:
+        coordinator.stop()
+    except ForebayError:
+        _log.exception("%s: entries of a producer that was not closed could not be stored", url)
+
+
+@atexit.register
+def _close_all() -> None:
+    for producer in list(_open):
+        try:
+            producer.close(_EXIT_SECONDS)
+        except ForebayError:
+            _log.exception("%s: entries could not be stored at exit", producer.url)

@@ -1,0 +1,243 @@
+"""S3, Google and Azure through obstore, the Rust client: less CPU per request, and conditional writes on all three.
+
+obstore is told to send everything once; repeating reads is our business (`retry`). Its errors carry the HTTP status and
+the store's answer only as text, in the debug form that ends the message: what is parsed here is that form, in which
+text from the store is quoted and can imitate nothing. What cannot be parsed leaves a write in doubt.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import obstore
+from obstore import store as stores
+
+from forebay.buffer.errors import InvalidInput, Unsupported
+from forebay.buffer.store.base import ObjectInfo, StoredObject
+from forebay.buffer.store.failures import Failure, RequestFailed, row_failure
+from forebay.buffer.store.options import NativeOptions, S3Options, redact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from forebay.buffer.store.base import Data
+
+_T = TypeVar("_T")
+
+_CLASSES: dict[str, Any] = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}
+_PAGE = 1000
+_READ_LIMIT_SECONDS = 3600.0
+_SMALL_UPLOAD = 8 * 1024 * 1024
+
+_DEBUG_FORM = "\n\nDebug source:\n"
+_STATUS = re.compile(r"^ *status: (\d{3}),$", re.MULTILINE)
+_BODY = re.compile(r"^ *body: Some\(\n *(\".*\"),\n *\),$", re.MULTILINE)
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]{1,200})")
+_KIND = re.compile(r"HttpError \{\n *kind: (\w+),")
+_DELETE_FAILED = re.compile(r"DeleteFailed \{\n *path: .*\n *code: \"(\w+)\",$", re.MULTILINE)
+_REPEATS = re.compile(r"^ *retries: (\d+),$", re.MULTILINE)
+# hyper's own word that it got no further than connecting; a time-out while connecting has it too.
+_CONNECTING = re.compile(r"legacy::Error\(\n *Connect,")
+
+# The tokio runtime is one per process and its threads do not survive a fork: a call in the child would never return.
+_used_in: int | None = None
+
+
+def _claim_process() -> None:
+    global _used_in  # noqa: PLW0603
+    if _used_in is None:
+        _used_in = os.getpid()
+    elif _used_in != os.getpid():
+        raise Unsupported(
+            "obstore was used in this process's parent before the fork and cannot be used here; start processes with "
+            "multiprocessing's 'spawn' or 'forkserver', or use storage option client='s3fs'"
+        )
+
+
+class ObstoreClient:
+    """Requests to one bucket."""
+
+    def __init__(self, scheme: str, bucket: str, options: S3Options | NativeOptions) -> None:
+        self._scheme = scheme
+        self._bucket = bucket
+        self._options = options
+        self._stores: dict[float, Any] = {}
+        self._lock = threading.Lock()
+
+    def check_config(self, url: str) -> None:
+        """Raise `InvalidInput` if obstore does not accept the options; nothing is sent."""
+        try:
+            self._make_store(self._options.read_timeout)
+        except Exception as error:  # noqa: BLE001  (a wrong option raises one of many types)
+            problem = redact(str(error), self._options)
+        else:
+            return
+        raise InvalidInput(f"{url}: obstore does not accept these storage options: {problem}")
+
+    def get(self, key: str, unless_version: str | None = None) -> StoredObject | None:
+        """Return data and version, or None if the version is still `unless_version`."""
+        options: Any = None if unless_version is None else {"if_none_match": self._etag(unless_version)}
+
+        def read() -> StoredObject:
+            answer = obstore.get(self._store(), key, options=options)
+            data = memoryview(answer.bytes())
+            if data.nbytes != answer.meta["size"]:
+                raise RequestFailed(Failure(None, "Truncated", f"{data.nbytes} of {answer.meta['size']} bytes"))
+            version = self._version(answer.meta)
+            if version is None:
+                raise RequestFailed(Failure(None, "NoVersion", "the store named no version (ETag)"))
+            return StoredObject(data, version)
+
+        try:
+            return self._call(read)
+        except RequestFailed as error:
+            if error.failure.status == 304 and unless_version is not None:
+                return None
+            raise
+
+    def put(self, key: str, data: Data, *, if_version: str | None = None, if_absent: bool = False) -> str | None:
+        """Write once and return the version."""
+        mode: Any = "create" if if_absent else "overwrite" if if_version is None else self._expected(if_version)
+        body = data if isinstance(data, bytes) else memoryview(data).cast("B")
+
+        def write() -> str | None:
+            store = self._store(len(body))
+            return self._version(obstore.put(store, key, body, mode=mode, use_multipart=False))
+
+        return self._call(write)
+
+    def list_pages(self, prefix: str, start_after: str) -> Iterator[Sequence[ObjectInfo]]:
+        """Yield pages of full keys that start with the prefix."""
+        # obstore's prefix ends at a slash: list the folder from just before the prefix, and stop just after it.
+        folder = prefix.rpartition("/")[0] or None
+        before = _just_before(prefix) if prefix and not prefix.endswith("/") else ""
+        offset = max(start_after, before, key=str.encode).rstrip("/")  # obstore drops a slash at the end, too
+        rows = self._call(lambda: iter(obstore.list(self._store(), folder, offset=offset or None, chunk_size=_PAGE)))
+        while page := self._call(lambda: next(rows, None)):
+            yield [_info(row) for row in page if _within(row["path"], prefix, start_after)]
+            last = page[-1]["path"]
+            if not last.startswith(prefix) and last.encode() > prefix.encode():
+                return
+
+    def delete(self, keys: Sequence[str]) -> Mapping[str, Failure]:
+        """Delete in one request if it works, else one by one, since obstore does not say which of many failed."""
+        try:
+            self._call(partial(self._delete, list(keys)))
+        except RequestFailed as error:
+            if error.failure.transient:
+                raise
+        else:
+            return {}
+        failures: dict[str, Failure] = {}
+        for key in keys:
+            try:
+                self._call(partial(self._delete, key))
+            except RequestFailed as error:
+                if error.failure.code not in {"NoSuchKey", "BlobNotFound"}:
+                    failures[key] = error.failure
+        return failures
+
+    def _delete(self, keys: str | list[str]) -> None:
+        obstore.delete(self._store(), keys)
+
+    def _version(self, meta: Any) -> str | None:
+        etag: str | None = meta["e_tag"]
+        if self._scheme == "gs":
+            # Google compares generations on a write and ETags on a read, so a version is both.
+            return f"{meta['version']} {etag}" if etag and meta["version"] else None
+        return etag or None
+
+    def _etag(self, version: str) -> str:
+        return version.partition(" ")[2] if self._scheme == "gs" else version
+
+    def _expected(self, version: str) -> dict[str, str]:
+        if self._scheme == "gs":
+            generation, _, etag = version.partition(" ")
+            return {"version": generation, "e_tag": etag}
+        return {"e_tag": version}
+
+    def _store(self, upload_size: int = 0) -> Any:
+        # An upload counts as waiting for the answer, so a larger one needs a client with more patience.
+        patience = self._options.read_timeout
+        if upload_size > _SMALL_UPLOAD:
+            patience = self._options.upload_timeout(1 << upload_size.bit_length())
+        with self._lock:
+            if patience not in self._stores:
+                self._stores[patience] = self._make_store(patience)
+            return self._stores[patience]
+
+    def _make_store(self, read_timeout: float) -> Any:
+        options = self._options
+        client_options = {
+            "connect_timeout": timedelta(seconds=options.connect_timeout),
+            "read_timeout": timedelta(seconds=read_timeout),
+            "timeout": timedelta(seconds=max(_READ_LIMIT_SECONDS, read_timeout)),
+            "allow_http": True,
+        }
+        config = dict(options.config) if isinstance(options, NativeOptions) else _s3_config(options)
+        return _CLASSES[self._scheme](
+            self._bucket, config=config, client_options=client_options, retry_config={"max_retries": 0}
+        )
+
+    def _call(self, request: Callable[[], _T]) -> _T:
+        _claim_process()
+        try:
+            return request()
+        except RequestFailed:
+            raise
+        except Exception as error:  # noqa: BLE001  (whatever it was, the caller needs to know what it means for the write)
+            failure = self._explain(error)
+        raise RequestFailed(failure)
+
+    def _explain(self, error: Exception) -> Failure:
+        # The last one: before it stands the store's answer as it came, which may hold anything.
+        debug = str(error).rpartition(_DEBUG_FORM)[2]
+        status = _STATUS.search(debug)
+        body = _BODY.search(debug)
+        repeats = _REPEATS.search(debug)
+        sent_once = repeats is not None and repeats[1] == "0"
+        if status:
+            code, message = _CODE.search(body[1] if body else ""), _MESSAGE.search(body[1] if body else "")
+            detail = redact(message[1], self._options) if message else ""
+            return Failure(int(status[1]), code[1] if code else "", detail, sent_once=sent_once)
+        if row := _DELETE_FAILED.search(debug):
+            return row_failure(row[1], "")
+        if "BareRedirect" in debug:
+            return Failure(301, "PermanentRedirect", sent_once=sent_once)
+        kind = _KIND.search(debug)
+        detail = f"{type(error).__name__}, {kind[1]}" if kind else type(error).__name__
+        return Failure(None, "", detail, never_sent=bool(kind and _CONNECTING.search(debug)), sent_once=False)
+
+
+def _s3_config(options: S3Options) -> dict[str, Any]:
+    config = {
+        "access_key_id": options.key,
+        "secret_access_key": options.secret,
+        "session_token": options.token,
+        "endpoint": options.endpoint_url,
+        "region": options.region,
+        "skip_signature": options.anon or None,
+    }
+    return {name: value for name, value in config.items() if value is not None}
+
+
+def _info(row: Any) -> ObjectInfo:
+    return ObjectInfo(row["path"], row["size"], int(row["last_modified"].timestamp() * 1000))
+
+
+def _within(path: str, prefix: str, start_after: str) -> bool:
+    return path.startswith(prefix) and not (start_after.endswith("/") and path.encode() <= start_after.encode())
+
+
+def _just_before(prefix: str) -> str:
+    """A key that sorts before every key that starts with the prefix, and after nearly every other."""
+    last = ord(prefix[-1]) - 1
+    if 0xD800 <= last <= 0xDFFF:
+        last = 0xD7FF  # below the surrogates, which no key can hold
+    return prefix[:-1] + (chr(last) + "\U0010ffff" if last > 0x20 else "")

@@ -1,0 +1,87 @@
+"""From a URL to a store."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from forebay.buffer.errors import InvalidInput, Unsupported
+from forebay.buffer.store.base import check_key
+from forebay.buffer.store.file import FileStore
+from forebay.buffer.store.memory import MemoryStore
+from forebay.buffer.store.options import NativeOptions, S3Options, parse_s3_options, unseal
+from forebay.buffer.store.remote import RemoteStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from forebay.buffer.store.base import ObjectStore
+    from forebay.buffer.store.remote import ObjectClient
+
+_SCHEMES = "memory://name, file:///folder, s3://bucket/folder, gs://bucket/folder, az://container/folder"
+
+
+def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
+    """Return the store at a URL. Nothing is sent yet: the first call finds out whether it can be reached.
+
+    Raises:
+        InvalidInput: the URL or an option is wrong.
+        Unsupported: no such scheme, or the library for it is not installed.
+    """
+    given = dict(storage_options or {})
+    scheme, bucket, folder = _split_url(url)
+    if scheme in {"memory", "file"}:
+        if given:
+            raise InvalidInput(f"{url}: {scheme}:// takes no storage options, got {', '.join(sorted(map(str, given)))}")
+        return MemoryStore(url) if scheme == "memory" else FileStore(url)
+    url = f"{scheme}://{bucket}" + (f"/{folder}" if folder else "")
+    options: S3Options | NativeOptions = parse_s3_options(given) if scheme == "s3" else NativeOptions.split(given)
+    return RemoteStore(url, folder, _make_client(scheme, url, bucket, options), options)
+
+
+def reopen_store(url: str, sealed_options: bytes) -> ObjectStore:
+    """Return the store that a pickled handle stood for."""
+    return open_store(url, unseal(sealed_options))
+
+
+def _make_client(scheme: str, url: str, bucket: str, options: S3Options | NativeOptions) -> ObjectClient:
+    # The libraries are extras, and slow to import: loaded when a URL needs them.
+    if isinstance(options, S3Options) and options.client == "s3fs":
+        _require("s3fs", "s3")
+        from forebay.buffer.store.s3 import S3fsClient  # noqa: PLC0415
+
+        return S3fsClient(bucket, options)
+    _require("obstore", "fast")
+    from forebay.buffer.store.native import ObstoreClient  # noqa: PLC0415
+
+    client = ObstoreClient(scheme, bucket, options)
+    client.check_config(url)
+    return client
+
+
+def _require(module: str, extra: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise Unsupported(f'this store needs {module}, which is not installed: pip install "forebay[{extra}]"')
+
+
+def _split_url(url: str) -> tuple[str, str, str]:
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        # The URL is not repeated here: it may hold a password.
+        raise InvalidInput("the store's URL holds credentials; pass them as storage_options, not in the URL")
+    scheme = parts.scheme
+    if not scheme or "://" not in url:
+        raise InvalidInput(f"{url!r} is not a store's URL; expected one of {_SCHEMES}")
+    if scheme in {"s3a", "s3n"}:
+        raise Unsupported(f"{url}: write s3:// instead of {scheme}://")
+    if scheme not in {"memory", "file", "s3", "gs", "az"}:
+        raise Unsupported(f"{url}: there is no store for {scheme}://; expected one of {_SCHEMES}")
+    if "?" in url or "#" in url:
+        raise InvalidInput(f"{url}: a store's URL has no '?' or '#'; options go into storage_options")
+    if scheme != "file" and not parts.netloc:
+        raise InvalidInput(f"{url}: the name of the bucket is missing; expected {scheme}://bucket/folder")
+    folder = parts.path.strip("/") if scheme != "file" else ""
+    if folder:
+        check_key(folder)
+    return scheme, parts.netloc, folder

@@ -1,0 +1,202 @@
+"""Objects behind HTTP: what every cloud store does alike, whichever client library talks to it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
+
+from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.errors import ForebayError, InvalidInput, StoreError, Unavailable, Unknown
+from forebay.buffer.store.base import (
+    MAX_KEY_BYTES,
+    Applied,
+    InDoubt,
+    ObjectInfo,
+    ObjectStore,
+    StoredObject,
+    check_key,
+    check_prefix,
+)
+from forebay.buffer.store.failures import Failure, RequestFailed, error_for, judge_conditional_write
+from forebay.buffer.store.retry import Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.store.base import Data, Outcome
+    from forebay.buffer.store.options import ClientOptions
+
+MAX_OBJECT_BYTES = 5 * 1024**3
+"""The most that one PUT may carry on S3. A multipart upload could carry more, but is not one conditional write."""
+
+_DELETE_AT_ONCE = 1000
+
+
+class ObjectClient(Protocol):
+    """What a client library must be made to do. Every method sends one request and raises `RequestFailed`."""
+
+    def get(self, key: str, unless_version: str | None = None) -> StoredObject | None:
+        """Return data and version, or None if the version is still `unless_version`."""
+
+    def put(self, key: str, data: Data, *, if_version: str | None = None, if_absent: bool = False) -> str | None:
+        """Write once, never repeating the request, and return the version; None if the store named none."""
+
+    def list_pages(self, prefix: str, start_after: str) -> Iterator[Sequence[ObjectInfo]]:
+        """Yield pages of full keys in order, one request each."""
+
+    def delete(self, keys: Sequence[str]) -> Mapping[str, Failure]:
+        """Delete at most 1,000 objects and return failures by key."""
+
+
+class RemoteStore(ObjectStore):
+    """Objects below a URL of a bucket."""
+
+    def __init__(
+        self,
+        url: str,
+        folder: str,
+        client: ObjectClient,
+        options: ClientOptions,
+        *,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        """Use `open_store`. `folder` is the URL's path in the bucket, without slashes at either end."""
+        self.url = url
+        self._root = f"{folder}/" if folder else ""
+        self._client = client
+        self._options = options
+        self._retry = Retry(clock or SystemClock(), random or system_random(), options.max_attempts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        from forebay.buffer.store.open import reopen_store  # noqa: PLC0415  (it imports this module)
+
+        return reopen_store, (self.url, self._options.seal())
+
+    def get(self, key: str) -> StoredObject:
+        """Return the object and its version, from one request."""
+        found = self._read(key, None)
+        if found is None:
+            raise Unavailable(f"{self._place(key)}: answered 'not modified' to a plain read; check endpoint_url")
+        return found
+
+    def get_if_changed(self, key: str, version: str) -> StoredObject | None:
+        """Return the object, or None while its version is still `version`."""
+        return self._read(key, version)
+
+    def _read(self, key: str, unless_version: str | None) -> StoredObject | None:
+        path = self._path(key)
+        try:
+            return self._retry.call(lambda: self._client.get(path, unless_version))
+        except RequestFailed as error:
+            raise error_for(error.failure, self._place(key)) from None
+
+    def put(self, key: str, data: Data) -> str:
+        """Write the object whatever was there, and return its version."""
+        path = self._writable_path(key, data)
+        doubts: list[Failure] = []
+
+        def note(failure: Failure) -> None:
+            if failure.in_doubt:
+                doubts.append(failure)
+
+        try:
+            version = self._retry.call(lambda: self._client.put(path, data), note)
+        except RequestFailed as error:
+            # A refusal of the last attempt says nothing of an earlier one that was lost on the way.
+            if doubts:
+                raise Unknown(f"{self._place(key)}: may or may not have been written ({doubts[-1]})") from None
+            raise error_for(error.failure, self._place(key)) from None
+        if version is None:
+            raise Unknown(f"{self._place(key)}: written, it seems, but the store named no version (ETag)")
+        return version
+
+    def create(self, key: str, data: Data) -> Outcome:
+        """Write the object only if there is none."""
+        return self._write_if(key, data, None)
+
+    def replace(self, key: str, data: Data, version: str) -> Outcome:
+        """Write the object only if its version is still `version`."""
+        if not version:
+            raise InvalidInput(f"{self._place(key)}: an empty version would make the replace unconditional")
+        return self._write_if(key, data, version)
+
+    def _write_if(self, key: str, data: Data, version: str | None) -> Outcome:
+        path = self._writable_path(key, data)
+        try:
+            made = self._client.put(path, data, if_version=version, if_absent=version is None)
+        except RequestFailed as error:
+            failure = error.failure
+        else:
+            return InDoubt("the store named no version (ETag)") if made is None else Applied(made)
+        return judge_conditional_write(failure, self._place(key))
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects whose keys start with `prefix` and sort after `start_after`, in UTF-8 order."""
+        full_prefix = self._root + check_prefix(prefix)
+        return self._list(full_prefix, self._root + check_prefix(start_after) if start_after else "")
+
+    def _list(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
+        failed = 0
+        while True:
+            try:
+                for page in self._client.list_pages(prefix, after):
+                    failed = 0
+                    for row in page:
+                        after = row.key
+                        yield ObjectInfo(row.key.removeprefix(self._root), row.size, row.modified_ms)
+            except RequestFailed as error:
+                failed += 1
+                if not error.failure.transient or failed >= self._retry.attempts:
+                    raise error_for(error.failure, self.url) from None
+                self._retry.wait(failed - 1)
+            else:
+                return
+
+    def delete(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
+        """Delete objects, and return the failures by key."""
+        # Checked before anything is sent, and each once: S3 refuses a request that names a key twice.
+        paths = iter(dict.fromkeys([self._path(key) for key in keys]))
+        failures: dict[str, StoreError] = {}
+        while chunk := list(islice(paths, _DELETE_AT_ONCE)):
+            failures.update(self._delete_chunk(chunk))
+        return failures
+
+    def _delete_chunk(self, chunk: Sequence[str]) -> dict[str, StoreError]:
+        failures: dict[str, Failure] = {}
+
+        def send() -> None:
+            remaining = [path for path in chunk if path in failures] or chunk
+            failures.clear()
+            try:
+                failures.update(self._client.delete(remaining))
+            except RequestFailed as error:
+                failures.update(dict.fromkeys(remaining, error.failure))
+            passing = [failure for failure in failures.values() if failure.transient]
+            if passing:
+                raise RequestFailed(passing[0])
+
+        with suppress(RequestFailed):  # what is left to say is in `failures`
+            self._retry.call(send)
+        return {path.removeprefix(self._root): self._delete_error(path, failure) for path, failure in failures.items()}
+
+    def _delete_error(self, path: str, failure: Failure) -> StoreError:
+        error: ForebayError = error_for(failure, self._place(path.removeprefix(self._root)))
+        return error if isinstance(error, StoreError) else Unavailable(str(error))
+
+    def _path(self, key: str) -> str:
+        path = self._root + check_key(key)
+        if len(path.encode()) > MAX_KEY_BYTES:
+            raise InvalidInput(f"object key {path!r} with the URL's folder is longer than {MAX_KEY_BYTES} bytes")
+        return path
+
+    def _writable_path(self, key: str, data: Data) -> str:
+        size = memoryview(data).nbytes
+        if size > MAX_OBJECT_BYTES:
+            raise InvalidInput(f"{self._place(key)}: {size} bytes; one object holds at most {MAX_OBJECT_BYTES}")
+        return self._path(key)
+
+    def _place(self, key: str) -> str:
+        return f"{self.url}/{key}"

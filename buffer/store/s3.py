@@ -1,0 +1,264 @@
+"""S3 through s3fs: its session, credentials and event loop, with the requests made on the client below it.
+
+s3fs's own calls are not used: they repeat requests (up to 50 PUTs for one call by default), drop arguments they do not
+know, drop conditions on large uploads, and answer from cached listings. Below it, three layers may repeat a request:
+botocore (turned off), botocore's region redirector (it acts on an answer) and aiohttp, which replays a PUT whose
+connection dropped (turned off). Whether that worked is not assumed but counted: every connection taken for a request
+is noted, so a request that never left, or left twice, is known as such.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import aiohttp
+import s3fs
+from aiobotocore.httpsession import AIOHTTPSession
+from botocore import exceptions as boto
+from fsspec.asyn import get_loop, sync
+
+from forebay.buffer.store.base import ObjectInfo, StoredObject
+from forebay.buffer.store.failures import Failure, RequestFailed, row_failure
+from forebay.buffer.store.options import redact
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+
+    from forebay.buffer.store.base import Data
+    from forebay.buffer.store.options import S3Options
+
+_T = TypeVar("_T")
+
+_CONNECTIONS = 64
+_READ_LIMIT_SECONDS = 3600.0
+_CREDENTIAL_ERRORS = (
+    boto.NoCredentialsError,
+    boto.PartialCredentialsError,
+    boto.CredentialRetrievalError,
+    boto.ProfileNotFound,
+)
+
+
+class _Wire:
+    """How often one API call took a connection to send on."""
+
+    def __init__(self) -> None:
+        self.watched = False
+        self.sends = 0
+
+    @property
+    def never_sent(self) -> bool:
+        return self.watched and self.sends == 0
+
+    @property
+    def sent_once(self) -> bool:
+        return self.watched and self.sends == 1
+
+
+_wire: ContextVar[_Wire] = ContextVar("forebay_s3_wire", default=_Wire())  # noqa: B039  (the default is never read)
+
+
+async def _note_connection(*_: object) -> None:
+    _wire.get().sends += 1
+
+
+class _WatchedSession(AIOHTTPSession):  # type: ignore[misc]  # aiobotocore is untyped
+    """aiobotocore's HTTP session, without replays and with every connection noted."""
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        session = await super()._get_session(proxy_url)
+        if not session.trace_configs:
+            # Private, and the only switch there is. Should it vanish, the count below still tells.
+            session._retry_connection = False  # noqa: SLF001
+            trace = aiohttp.TraceConfig()
+            trace.on_connection_create_end.append(_note_connection)
+            trace.on_connection_reuseconn.append(_note_connection)
+            trace.freeze()
+            session.trace_configs.append(trace)
+        _wire.get().watched = True
+        return session
+
+
+class _Connection:
+    """An aiobotocore client and the loop it lives on, for this process alone."""
+
+    def __init__(self, options: S3Options) -> None:
+        self.pid = os.getpid()
+        self.loop: AbstractEventLoop = get_loop()
+        self._filesystem = _make_filesystem(options)
+        # aiohttp clients must be made on their loop, and closed there: never from a forked child, which shares sockets.
+        self.client = sync(self.loop, self._filesystem.set_session, timeout=_READ_LIMIT_SECONDS)
+        weakref.finalize(self, _close, self.pid, self.loop, self._filesystem)
+
+
+def _make_filesystem(options: S3Options) -> Any:
+    session = {"profile": options.profile} if options.profile else {}
+    at_endpoint: dict[str, Any] = {
+        "s3": {"addressing_style": "path"},
+        # Servers other than AWS often refuse the checksums that newer clients add unasked.
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+    }
+    return s3fs.S3FileSystem(
+        anon=options.anon,
+        key=options.key,
+        secret=options.secret,
+        token=options.token,
+        endpoint_url=options.endpoint_url,
+        client_kwargs={"region_name": options.region} if options.region else {},
+        config_kwargs={
+            "connect_timeout": options.connect_timeout,
+            "read_timeout": options.read_timeout,
+            "retries": {"total_max_attempts": 1, "mode": "standard"},
+            "max_pool_connections": _CONNECTIONS,
+            "http_session_cls": _WatchedSession,
+            **(at_endpoint if options.endpoint_url else {}),
+        },
+        use_listings_cache=False,
+        skip_instance_cache=True,
+        asynchronous=True,
+        **session,
+    )
+
+
+def _close(pid: int, loop: AbstractEventLoop, filesystem: Any) -> None:
+    if os.getpid() == pid and loop.is_running():
+        s3fs.S3FileSystem.close_session(loop, filesystem._s3creator)  # noqa: SLF001
+
+
+# One client for all handles with the same options: making one takes longer than most requests.
+_connections: weakref.WeakValueDictionary[S3Options, _Connection] = weakref.WeakValueDictionary()
+_connections_lock = threading.Lock()
+_inherited: list[object] = []
+
+
+def _forget_connections() -> None:
+    """In a forked child: keep the parent's connections from ever being closed here, and make our own."""
+    global _connections, _connections_lock  # noqa: PLW0603
+    _inherited.extend(_connections.values())
+    _connections = weakref.WeakValueDictionary()
+    _connections_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_connections)
+
+
+class S3fsClient:
+    """Requests to one bucket."""
+
+    def __init__(self, bucket: str, options: S3Options) -> None:
+        self._bucket = bucket
+        self._options = options
+        self._connection: _Connection | None = None
+
+    def get(self, key: str, unless_version: str | None = None) -> StoredObject | None:
+        """Return data and version, or None if the version is still `unless_version`."""
+        condition = {} if unless_version is None else {"IfNoneMatch": unless_version}
+
+        async def read(client: Any) -> StoredObject:
+            answer = await client.get_object(Bucket=self._bucket, Key=key, **condition)
+            async with answer["Body"] as body:
+                # Checks the length against Content-Length: half an object is an error, never an object.
+                return StoredObject(await body.read(), answer.get("ETag", ""))
+
+        try:
+            found = self._call(read, _READ_LIMIT_SECONDS)
+        except RequestFailed as error:
+            if error.failure.status == 304 and unless_version is not None:
+                return None
+            raise
+        if not found.version:
+            raise RequestFailed(Failure(None, "NoVersion", "the store named no version (ETag)"))
+        return found
+
+    def put(self, key: str, data: Data, *, if_version: str | None = None, if_absent: bool = False) -> str | None:
+        """Write once and return the version."""
+        condition = {"IfMatch": if_version} if if_version is not None else {"IfNoneMatch": "*"} if if_absent else {}
+        body = data if isinstance(data, bytes | bytearray) else bytes(data)
+
+        async def write(client: Any) -> str | None:
+            answer = await client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
+            version: str | None = answer.get("ETag")
+            return version
+
+        return self._call(write, self._options.upload_timeout(len(body)))
+
+    def list_pages(self, prefix: str, start_after: str) -> Iterator[Sequence[ObjectInfo]]:
+        """Yield pages of full keys."""
+        place = {"StartAfter": start_after} if start_after else {}
+        while True:
+            page, token = self._call(partial(self._list, prefix, place))
+            yield page
+            if not token:
+                return
+            place = {"ContinuationToken": token}
+
+    async def _list(self, prefix: str, place: dict[str, str], client: Any) -> tuple[list[ObjectInfo], str | None]:
+        answer = await client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, **place)
+        rows = [
+            ObjectInfo(row["Key"], row["Size"], int(row["LastModified"].timestamp() * 1000))
+            for row in answer.get("Contents", ())
+        ]
+        return rows, answer.get("NextContinuationToken")
+
+    def delete(self, keys: Sequence[str]) -> Mapping[str, Failure]:
+        """Delete in one request and return failures by key."""
+        objects = [{"Key": key} for key in keys]
+
+        async def delete(client: Any) -> dict[str, Failure]:
+            answer = await client.delete_objects(Bucket=self._bucket, Delete={"Objects": objects, "Quiet": True})
+            return {
+                row["Key"]: row_failure(row.get("Code", ""), redact(row.get("Message", ""), self._options))
+                for row in answer.get("Errors", ())
+            }
+
+        return self._call(delete)
+
+    def _call(self, request: Callable[[Any], Awaitable[_T]], seconds: float | None = None) -> _T:
+        wire = _Wire()
+        limit = seconds or self._options.connect_timeout + self._options.read_timeout
+
+        async def run() -> _T:
+            _wire.set(wire)
+            return await request(connection.client)
+
+        try:
+            connection = self._connect()
+            answer: _T = sync(connection.loop, run, timeout=limit)
+        except Exception as error:  # noqa: BLE001  (whatever it was, the caller needs to know what it means for the write)
+            failure = self._explain(error, wire)
+        else:
+            return answer
+        raise RequestFailed(failure)
+
+    def _connect(self) -> _Connection:
+        connection = self._connection
+        if connection is None or connection.pid != os.getpid():
+            with _connections_lock:
+                connection = _connections.get(self._options)
+                if connection is None:
+                    connection = _connections[self._options] = _Connection(self._options)
+            self._connection = connection
+        return connection
+
+    def _explain(self, error: Exception, wire: _Wire) -> Failure:
+        if isinstance(error, boto.ClientError):
+            told = error.response.get("Error", {})
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            code = str(told.get("Code", ""))
+            detail = redact(str(told.get("Message", "")), self._options)
+            # Where there is no XML, botocore makes the status the code.
+            return Failure(status, "" if code == str(status) else code, detail, sent_once=wire.sent_once)
+        if isinstance(error, _CREDENTIAL_ERRORS):
+            return Failure(None, "NoCredentials", type(error).__name__, never_sent=True)
+        cause = error.__context__ or error.__cause__
+        detail = type(error).__name__ if cause is None else f"{type(error).__name__}, {type(cause).__name__}"
+        if isinstance(error, boto.ParamValidationError | ValueError) and not wire.watched:
+            return Failure(400, "", redact(f"{detail}: {error}", self._options))
+        return Failure(None, "", detail, never_sent=wire.never_sent, sent_once=wire.sent_once)

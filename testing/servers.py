@@ -1,0 +1,252 @@
+"""S3 servers for tests, on loopback and on ports of their own: moto in this process, SeaweedFS as a process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forebay.buffer.clock import SystemClock
+from forebay.buffer.errors import Unavailable, Unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+    from typing import Self
+
+_LOOPBACK = "127.0.0.1"
+_REGION = "us-east-1"
+_GRPC_OFFSET = 10_000
+_READY_SECONDS = 60.0
+_START_ATTEMPTS = 3
+
+
+class _S3Server:
+    """What both servers give: an endpoint, the options to reach it, and buckets."""
+
+    endpoint_url: str
+    """Where the server listens, such as `http://127.0.0.1:41234`."""
+    storage_options: dict[str, Any]
+    """What to hand to `open_store`: full rights."""
+
+    def create_bucket(self, name: str) -> str:
+        """Create a bucket and return its URL."""
+        client = _boto_client(self.endpoint_url, self.storage_options)
+        try:
+            client.create_bucket(Bucket=name)
+        finally:
+            client.close()
+        return f"s3://{name}"
+
+    def _options(self, key: str, secret: str) -> dict[str, Any]:
+        return {"endpoint_url": self.endpoint_url, "key": key, "secret": secret, "region": _REGION}
+
+
+class MotoServer(_S3Server):
+    """moto's S3 in threads of this process, made atomic.
+
+    moto checks a condition and acts on it without a lock, and loses updates; here a lock is held around each request.
+    Right for the shape of the API and for unit tests, far too slow to be measured on.
+    """
+
+    def __init__(self) -> None:
+        self._exit = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            from moto.server import ThreadedMotoServer  # noqa: PLC0415
+        except ImportError as error:
+            raise Unsupported('moto is not installed: pip install "forebay[test]"') from error
+        self._exit.enter_context(_AtomicMoto())
+        requests_log = logging.getLogger("werkzeug")
+        self._exit.callback(requests_log.setLevel, requests_log.level)
+        requests_log.setLevel(logging.WARNING)
+        server = ThreadedMotoServer(ip_address=_LOOPBACK, port=0, verbose=False)
+        server.start()
+        self._exit.callback(server.stop)
+        host, port = server.get_host_and_port()
+        self.endpoint_url = f"http://{host}:{port}"
+        self.storage_options = self._options("moto", "moto-secret")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._exit.close()
+
+
+class _AtomicMoto:
+    """Holds one lock around moto's handlers for as long as it is entered."""
+
+    _HANDLERS = ("_key_response", "_bucket_response")
+
+    def __enter__(self) -> Self:
+        from moto.s3.responses import S3Response  # noqa: PLC0415
+
+        lock = threading.RLock()
+        self._owner = S3Response
+        self._originals = {name: getattr(S3Response, name) for name in self._HANDLERS}
+        for name, original in self._originals.items():
+            setattr(S3Response, name, _hold(lock, original))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for name, original in self._originals.items():
+            setattr(self._owner, name, original)
+
+
+def _hold(lock: Any, handler: Any) -> Any:
+    def locked(*args: Any, **kwargs: Any) -> Any:
+        with lock:
+            return handler(*args, **kwargs)
+
+    return locked
+
+
+class SeaweedServer(_S3Server):
+    """A SeaweedFS process: a real S3 server that enforces conditional writes, also under contention."""
+
+    read_only_options: dict[str, Any]
+    """Options of an identity that may read and list, and nothing else."""
+
+    def __enter__(self) -> Self:
+        binary = _find_weed()
+        for attempt in range(_START_ATTEMPTS):
+            self._folder = Path(tempfile.mkdtemp(prefix="forebay-weed-"))
+            try:
+                self._start(binary)
+            except Unavailable:
+                # Somebody else may have taken a port between our choosing it and weed's binding it.
+                self._stop()
+                if attempt == _START_ATTEMPTS - 1:
+                    raise
+            except BaseException:
+                self._stop()
+                raise
+            else:
+                break
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stop()
+
+    def _start(self, binary: str) -> None:
+        ports = _free_ports(4)
+        s3, master, volume, filer = ports
+        self.endpoint_url = f"http://{_LOOPBACK}:{s3}"
+        self.storage_options = self._options("forebay", "forebay-full-secret")
+        self.read_only_options = self._options("forebay-reader", "forebay-reader-secret")
+        identities = self._folder / "identities.json"
+        identities.write_text(
+            json.dumps(
+                {
+                    "identities": [
+                        _identity("full", self.storage_options, ["Admin", "Read", "List", "Tagging", "Write"]),
+                        _identity("reader", self.read_only_options, ["Read", "List"]),
+                    ]
+                }
+            )
+        )
+        data = self._folder / "data"
+        data.mkdir()
+        command = [
+            binary, "-logtostderr=true", "server", f"-dir={data}", f"-ip={_LOOPBACK}", f"-ip.bind={_LOOPBACK}",
+            f"-master.port={master}", "-master.telemetry=false", "-master.volumeSizeLimitMB=1024",
+            f"-volume.port={volume}", "-volume.max=200", f"-filer.port={filer}",
+            f"-filer.localSocket={self._folder / 'filer.sock'}", f"-s3.localSocket={self._folder / 's3.sock'}",
+            "-s3", f"-s3.port={s3}", f"-s3.config={identities}", "-s3.port.iceberg=0", "-s3.port.lance=0",
+            "-s3.autoCreateBucket=false",
+        ]  # fmt: skip
+        self._log = (self._folder / "log").open("wb")
+        self._leftovers = [
+            # weed writes these by fixed name, wherever it runs, and leaves them when it is killed.
+            Path(f"/tmp/seaweedfs-{role}-grpc-{port + _GRPC_OFFSET}.sock")  # noqa: S108
+            for role, port in zip(("s3", "master", "volume", "filer"), ports, strict=True)
+        ]
+        self._process = subprocess.Popen(  # noqa: S603
+            command, stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL, cwd=self._folder
+        )
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+        clock = SystemClock()
+        deadline = clock.monotonic() + _READY_SECONDS
+        client = _boto_client(self.endpoint_url, self.storage_options)
+        try:
+            while self._process.poll() is None and clock.monotonic() < deadline:
+                try:
+                    # The S3 port answers before a volume can be written to, so readiness is a write that worked.
+                    client.create_bucket(Bucket="ready")
+                    client.put_object(Bucket="ready", Key="ready", Body=b"ready")
+                except (BotoCoreError, ClientError):
+                    clock.sleep(0.1)
+                else:
+                    return
+        finally:
+            client.close()
+        log = (self._folder / "log").read_text(errors="replace")
+        raise Unavailable(f"weed at {self.endpoint_url} did not get ready; the end of its log: {log[-2000:]}")
+
+    def _stop(self) -> None:
+        process = getattr(self, "_process", None)
+        if process is not None:
+            process.kill()
+            process.wait()
+            self._log.close()
+            for leftover in self._leftovers:
+                leftover.unlink(missing_ok=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _identity(name: str, options: dict[str, Any], actions: list[str]) -> dict[str, Any]:
+    credentials = [{"accessKey": options["key"], "secretKey": options["secret"]}]
+    return {"name": name, "credentials": credentials, "actions": actions}
+
+
+def _find_weed() -> str:
+    # The wheel puts the binary beside the interpreter, which need not be on the PATH.
+    found = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
+    if found is None:
+        raise Unsupported('SeaweedFS is not installed: pip install "forebay[test]"')
+    return found
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free and whose gRPC twin, 10000 higher, is free as well: weed binds both."""
+    with ExitStack() as held:
+        return [port for port, _ in zip(_port_pairs(held), range(count), strict=False)]
+
+
+def _port_pairs(held: ExitStack) -> Iterator[int]:
+    while True:
+        first = held.enter_context(socket.socket())
+        first.bind((_LOOPBACK, 0))
+        port: int = first.getsockname()[1]
+        twin = held.enter_context(socket.socket())
+        try:
+            twin.bind((_LOOPBACK, port + _GRPC_OFFSET))
+        except (OSError, OverflowError):
+            continue
+        yield port
+
+
+def _boto_client(endpoint_url: str, options: dict[str, Any]) -> Any:
+    from botocore.config import Config  # noqa: PLC0415
+    from botocore.session import get_session  # noqa: PLC0415
+
+    return get_session().create_client(
+        "s3",
+        endpoint_url=endpoint_url,
+        region_name=options["region"],
+        aws_access_key_id=options["key"],
+        aws_secret_access_key=options["secret"],
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, connect_timeout=5),
+    )

@@ -1,0 +1,287 @@
+"""Bytes from a stranger: a batch or `Corrupt`, within bounded memory and time."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from forebay.buffer.batch import decode_batch, encode_batch
+from forebay.buffer.errors import Corrupt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+POOLS: list[pa.MemoryPool] = []
+"""Never let go: a buffer that outlives the pool it came from crashes the process."""
+
+WHERE = "data/01JD0000000000000000000000.batch"
+
+
+def footer(compression: int, count: int, version: int = 1) -> bytes:
+    return struct.pack("<BIH", compression, count, version)
+
+
+def write_out(entries: list[bytes]) -> bytes:
+    return b"".join(struct.pack("<I", len(entry)) + entry for entry in entries)
+
+
+def refuse(data: bytes, said: str, **options: Any) -> None:
+    with pytest.raises(Corrupt, match=said) as caught:
+        decode_batch(data, location=WHERE, **options)
+    assert WHERE in str(caught.value)
+
+
+@contextmanager
+def no_more_than(limit: int) -> Iterator[None]:
+    """Fail if Arrow's pool or Python's allocators give out more than `limit` bytes at once."""
+    before = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(before)
+    POOLS.append(pool)
+    pa.set_memory_pool(pool)
+    tracemalloc.start()
+    try:
+        yield
+        python = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        pa.set_memory_pool(before)
+    assert pool.max_memory() <= limit
+    assert python <= limit
+
+
+# --- one lie at a time ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", range(7))
+def test_object_shorter_than_a_footer_is_refused(size: int) -> None:
+    refuse(footer(0, 0)[7 - size :], f"{size} bytes")
+
+
+@pytest.mark.parametrize("version", [0, 2, 256, 65535])
+@pytest.mark.parametrize("code", [0, 1])
+def test_other_version_is_refused(version: int, code: int) -> None:
+    refuse(write_out([b"a"]) + footer(code, 1, version), f"version {version}")
+
+
+@pytest.mark.parametrize("code", [2, 3, 255])
+def test_unknown_compression_is_refused(code: int) -> None:
+    refuse(write_out([b"a"]) + footer(code, 1), f"compression code {code}")
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("extra", [b"\x00", b"\x00\x00\x00\x00", b"more than a length"])
+def test_bytes_after_the_last_entry_are_refused(extra: bytes, zipped: bool) -> None:
+    block = write_out([b"a", b"bc"]) + extra
+    stored = zstandard.compress(block) if zipped else block
+    refuse(stored + footer(int(zipped), 2), f"{len(extra)} bytes follow the last entry")
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_block_without_entries_must_be_empty(zipped: bool) -> None:
+    stored = zstandard.compress(b"left over") if zipped else b"left over"
+    refuse(stored + footer(int(zipped), 0), "9 bytes follow")
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("length", [0, 2, 4, 2**31 - 1, 2**31, 2**32 - 1])
+def test_entry_of_another_length_than_it_says_is_refused(length: int, zipped: bool) -> None:
+    block = write_out([b"first"]) + struct.pack("<I", length) + b"abc"
+    stored = zstandard.compress(block) if zipped else block
+    refuse(stored + footer(int(zipped), 2), "follow the last entry|does not hold 2 entries")
+
+
+@pytest.mark.parametrize("count", [2, 3, 2**31 - 1, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("stored", ["none", "zstd", "zstd, size not told"])
+def test_count_beyond_the_block_is_refused_without_memory_for_it(count: int, stored: str) -> None:
+    block = write_out([b"forty bytes less the lengths and footers"])
+    if stored != "none":
+        block = zstandard.ZstdCompressor(write_content_size=stored == "zstd").compress(block)
+    with no_more_than(2 << 20):
+        refuse(block + footer(int(stored != "none"), count), "entries")
+
+
+def test_count_below_the_block_is_refused() -> None:
+    refuse(write_out([b"a", b"b"]) + footer(0, 1), "5 bytes follow")
+
+
+def frame_that_claims(size: int) -> bytes:
+    """A zstd frame header with an 8-byte content size, and one raw block of a few bytes."""
+    return b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", size) + b"\x29\x00\x00" + write_out([b"x"])
+
+
+@pytest.mark.parametrize("size", [6, 1 << 20, 1 << 30, 1 << 40, 2**63, 2**64 - 3])
+def test_frame_that_claims_more_than_it_holds_is_refused_without_memory_for_it(size: int) -> None:
+    with no_more_than(4 << 20):
+        refuse(frame_that_claims(size) + footer(1, 1), "zstd")
+
+
+def test_frame_that_claims_more_than_its_bytes_could_hold_is_refused_before_anything_is_read() -> None:
+    refuse(frame_that_claims(1 << 30) + footer(1, 1), "claims 1073741824 bytes; 21 compressed bytes")
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("frames", [1, 3])
+def test_block_that_unpacks_beyond_the_limit_is_refused_early(told: bool, frames: int) -> None:
+    bomb = zstandard.ZstdCompressor(write_content_size=told).compress(bytes(64 << 20)) * frames
+    with no_more_than(3 << 20):
+        refuse(bomb + footer(1, 16 << 20), "max_raw_bytes", max_raw_bytes=1 << 20)
+
+
+@pytest.mark.parametrize("stored", ["none", "zstd", "zstd, size not told"])
+def test_limit_itself_is_allowed_and_one_byte_more_is_not(stored: str) -> None:
+    block = write_out([b"a" * 96])
+    if stored != "none":
+        block = zstandard.ZstdCompressor(write_content_size=stored == "zstd").compress(block)
+    data = block + footer(int(stored != "none"), 1)
+    assert decode_batch(data, max_raw_bytes=100).raw_bytes == 100
+    refuse(data, "max_raw_bytes", max_raw_bytes=99)
+
+
+def test_densest_frame_that_zstd_can_make_is_within_what_we_take_for_possible() -> None:
+    # 1,000 blocks that each say "128 KiB of this byte" in four bytes, the last one marked so.
+    blocks = [struct.pack("<I", (128 << 10) << 3 | 1 << 1 | (number == 999))[:3] + b"\x00" for number in range(1000)]
+    told = b"\x28\xb5\x2f\xfd\xa0" + struct.pack("<I", 1000 * (128 << 10)) + b"".join(blocks)
+    assert len(decode_batch(told + footer(1, 1000 * (32 << 10)))) == 1000 * (32 << 10)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_wrong_checksum_is_refused(told: bool) -> None:
+    frame = bytearray(
+        zstandard.ZstdCompressor(write_checksum=True, write_content_size=told).compress(write_out([b"a"]))
+    )
+    assert decode_batch(frame + footer(1, 1)).entries == [b"a"]
+    frame[-1] ^= 1
+    refuse(bytes(frame) + footer(1, 1), "checksum")
+
+
+def test_changed_content_under_an_unchanged_checksum_is_refused() -> None:
+    data = bytearray(encode_batch([b"incompressible: \x01\x9f\x33"]))
+    place = bytes(data).index(b"\x01\x9f\x33")
+    data[place] ^= 4
+    refuse(bytes(data), "checksum")
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_every_truncation_is_refused(told: bool) -> None:
+    options = {"write_checksum": True, "write_content_size": told}
+    frame = zstandard.ZstdCompressor(**options).compress(write_out([b"entry %d" % i for i in range(40)]))
+    for size in range(len(frame)):
+        refuse(frame[:size] + footer(1, 40), "zstd")
+
+
+@pytest.mark.parametrize("extra", [b"\x00", b"junk", b"\x28\xb5\x2f\xfd", b"\x28\xb5\x2f"])
+def test_junk_after_the_frame_is_refused(extra: bytes) -> None:
+    refuse(zstandard.compress(write_out([b"a"])) + extra + footer(1, 1), "zstd")
+    refuse(zstandard.compress(b"") + extra + footer(1, 0), "zstd")
+
+
+def test_footer_that_says_zstd_of_plain_bytes_is_refused() -> None:
+    refuse(write_out([b"a"]) + footer(1, 1), "does not start as zstd")
+    refuse(footer(1, 0), "does not start as zstd")
+
+
+def test_frame_that_needs_a_dictionary_is_refused() -> None:
+    dictionary = zstandard.ZstdCompressionDict(b"drop by drop " * 100, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    frame = zstandard.ZstdCompressor(dict_data=dictionary).compress(write_out([b"drop by drop " * 20]))
+    refuse(frame + footer(1, 1), "zstd")
+
+
+def test_a_million_empty_frames_do_not_hang() -> None:
+    empty = zstandard.ZstdCompressor(write_content_size=False).compress(b"")
+    assert len(decode_batch(empty * 1_000_000 + footer(1, 0))) == 0
+
+
+# --- many lies at a time --------------------------------------------------------------------------------------------
+
+
+def decode_or_refuse(data: bytes) -> None:
+    """What any bytes must give: `Corrupt`, or a batch that accounts for every byte of its block."""
+    try:
+        decoded = decode_batch(data, location=WHERE, max_raw_bytes=1 << 20)
+    except Corrupt:
+        return
+    count, version = struct.unpack("<IH", data[-6:])
+    entries = list(decoded.entries)
+    assert len(entries) == len(decoded) == count
+    assert version == 1
+    if data[-7] == 0:
+        assert write_out(entries) == data[:-7]
+    else:
+        block = zstandard.ZstdDecompressor().stream_reader(data[:-7], read_across_frames=True).read()
+        assert write_out(entries) == block
+
+
+entry_lists = st.lists(st.binary(max_size=40), max_size=20)
+
+
+@given(entries=entry_lists, compression=st.sampled_from(["none", "zstd"]), level=st.integers(-7, 9))
+def test_any_entries_come_back(entries: list[bytes], compression: Any, level: int) -> None:
+    assert decode_batch(encode_batch(entries, compression, level)).entries == entries
+
+
+@given(
+    entries=entry_lists,
+    cuts=st.lists(st.integers(0, 20), max_size=4),
+    kind=st.sampled_from([pa.binary(), pa.large_binary()]),
+    offset=st.integers(0, 20),
+)
+def test_any_chunks_and_slices_give_the_bytes_of_the_list(
+    entries: list[bytes], cuts: list[int], kind: pa.DataType, offset: int
+) -> None:
+    whole = pa.array(entries, kind)
+    edges = sorted({0, len(entries), *(min(cut, len(entries)) for cut in cuts)})
+    chunks = [whole.slice(low, high - low) for low, high in pairwise(edges)]
+    chunked = pa.chunked_array(chunks, kind)
+    offset = min(offset, len(entries))
+    assert encode_batch(chunked.slice(offset), "none") == encode_batch(entries[offset:], "none")
+    assert encode_batch(whole.slice(offset), "none") == encode_batch(entries[offset:], "none")
+
+
+@settings(max_examples=300)
+@given(data=st.binary(max_size=200))
+def test_any_bytes_decode_or_are_refused(data: bytes) -> None:
+    decode_or_refuse(data)
+
+
+@settings(max_examples=300)
+@given(
+    block=st.one_of(st.binary(max_size=100), entry_lists.map(write_out)),
+    stored=st.sampled_from(["none", "zstd", "zstd, size not told"]),
+    count=st.one_of(st.integers(0, 25), st.integers(0, 2**32 - 1)),
+)
+def test_any_block_and_any_count_decode_or_are_refused(block: bytes, stored: str, count: int) -> None:
+    if stored != "none":
+        block = zstandard.ZstdCompressor(write_content_size=stored == "zstd").compress(block)
+    decode_or_refuse(block + footer(int(stored != "none"), count))
+
+
+@settings(max_examples=500)
+@given(
+    entries=entry_lists,
+    stored=st.sampled_from(["none", "zstd", "zstd, size not told", "two frames"]),
+    changes=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=4),
+    cut=st.integers(0, 12),
+    extra=st.binary(max_size=6),
+)
+def test_any_damage_to_a_batch_is_decoded_truly_or_refused(
+    entries: list[bytes], stored: str, changes: list[tuple[int, int]], cut: int, extra: bytes
+) -> None:
+    block = write_out(entries)
+    if stored == "two frames":
+        block = zstandard.compress(block[:9]) + zstandard.compress(block[9:])
+    elif stored != "none":
+        # Without a checksum, so that damage reaches the code behind it.
+        block = zstandard.ZstdCompressor(write_content_size=stored == "zstd").compress(block)
+    data = bytearray(block + extra + footer(int(stored != "none"), len(entries)))
+    for place, value in changes:
+        data[place % len(data)] = value
+    decode_or_refuse(bytes(data[cut // 2 : len(data) - cut % 2]))

@@ -1,0 +1,483 @@
+"""The producer: calls in, durable batches out."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from forebay.buffer.consumer import Consumer
+from forebay.buffer.coordinator import Durability
+from forebay.buffer.errors import Backpressure, Closed, InvalidInput, Timeout, Unavailable, Unknown
+from forebay.buffer.fetch import Batch
+from forebay.buffer.filling import FLUSH_METADATA_BYTES, MAX_METADATA_BYTES
+from forebay.buffer.manifest import Queue
+from forebay.buffer.model import Metadata
+from forebay.buffer.producer import Producer
+from forebay.buffer.store.memory import MemoryStore
+from forebay.testing import Fault, FaultyStore, ManualClock
+
+NEVER = 10_000.0
+"""A flush interval that no test reaches by itself."""
+
+
+@pytest.fixture
+def inner(request: pytest.FixtureRequest) -> MemoryStore:
+    return MemoryStore(f"memory://{request.node.name}")
+
+
+def read_all(store: MemoryStore) -> list[Batch]:
+    return list(Consumer(store))
+
+
+def entries_in(store: MemoryStore) -> list[bytes]:
+    return [entry for batch in read_all(store) for entry in batch.entries]
+
+
+# What goes in comes out
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        (b"one", [b"one"]),
+        ([b"a", b"", b"c"], [b"a", b"", b"c"]),
+        ((b"a", b"b"), [b"a", b"b"]),
+        (pa.array([b"a", b"b"], pa.binary()), [b"a", b"b"]),
+        (pa.array([b"x", b"a", b"b", b"y"], pa.large_binary()).slice(1, 2), [b"a", b"b"]),
+        (pa.chunked_array([[b"a"], [], [b"b", b"c"]], pa.binary()), [b"a", b"b", b"c"]),
+    ],
+)
+def test_entries_of_any_form_are_read_back(inner: MemoryStore, entries: Any, expected: list[bytes]) -> None:
+    with Producer(inner) as producer:
+        producer.produce(entries).result(timeout=30)
+    assert entries_in(inner) == expected
+
+
+def test_mixed_calls_keep_their_order_within_a_batch(inner: MemoryStore) -> None:
+    with Producer(inner, flush_interval=NEVER) as producer:
+        producer.produce([b"1", b"2"])
+        producer.produce(pa.array([b"3", b"4"], pa.binary()))
+        producer.produce(b"5")
+        producer.produce(pa.chunked_array([[b"6"], [b"7"]], pa.large_binary()))
+    (batch,) = read_all(inner)
+    assert list(batch.entries) == [b"1", b"2", b"3", b"4", b"5", b"6", b"7"]
+
+
+def test_list_may_be_changed_after_the_call(inner: MemoryStore) -> None:
+    entries = [b"kept"]
+    with Producer(inner, flush_interval=NEVER) as producer:
+        producer.produce(entries)
+        entries[0] = b"changed"
+        entries.append(b"added")
+    assert entries_in(inner) == [b"kept"]
+
+
+def test_metadata_covers_its_calls_entries_and_carries_their_time(inner: MemoryStore) -> None:
+    clock = ManualClock(now_ms=1_000)
+    with Producer(inner, flush_interval=NEVER, clock=clock) as producer:
+        producer.produce([b"a", b"b"], b"web")
+        producer.produce([b"c"], b"web")
+        producer.produce([b"d"], b"app")
+        clock.advance(0.5)
+        producer.produce([b"e"], b"app")
+    (batch,) = read_all(inner)
+    # Equal metadata of one millisecond shares an item: nothing is lost by it.
+    assert batch.metadata == (Metadata(0, 1_000, b"web"), Metadata(3, 1_000, b"app"), Metadata(4, 1_500, b"app"))
+
+
+def test_order_of_one_thread_is_the_order_read(inner: MemoryStore) -> None:
+    expected = [str(i).encode() for i in range(3000)]
+    with Producer(inner, flush_size_bytes=200, max_concurrent_uploads=4) as producer:
+        for entry in expected:
+            producer.produce(entry)
+    batches = read_all(inner)
+    assert len(batches) > 50
+    assert [entry for batch in batches for entry in batch.entries] == expected
+
+
+def test_many_threads_lose_nothing_and_keep_their_own_order(inner: MemoryStore) -> None:
+    with Producer(inner, flush_interval=0.01) as producer:
+
+        def send(name: int) -> None:
+            for i in range(300):
+                producer.produce(f"{name}:{i}".encode())
+
+        threads = [threading.Thread(target=send, args=(name,)) for name in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = entries_in(inner)
+    assert len(found) == 6 * 300
+    for name in range(6):
+        own = [entry for entry in found if entry.startswith(f"{name}:".encode())]
+        assert own == [f"{name}:{i}".encode() for i in range(300)]
+
+
+def test_opendata_layout_is_kept(inner: MemoryStore) -> None:
+    layout: Any = {"profile": "opendata", "manifest_path": "ingest/manifest", "data_prefix": "ingest"}
+    with Producer(inner, **layout) as producer:
+        producer.produce(b"x")
+    keys = sorted(info.key for info in inner.list())
+    assert len(keys) == 2
+    assert keys[1] == "ingest/manifest"
+    assert keys[0].startswith("ingest/01") or keys[0].startswith("ingest/0")
+    assert [batch.location for batch in Consumer(inner, manifest_path="ingest/manifest")] == [keys[0]]
+
+
+# When a flush is due
+
+
+def test_interval_flushes_without_being_asked(inner: MemoryStore) -> None:
+    clock = ManualClock()
+    with Producer(inner, flush_interval=0.5, clock=clock) as producer:
+        handle = producer.produce(b"x")
+        handle.wait(Durability.APPLIED, timeout=30)
+        assert not handle.done()
+        clock.advance(0.5)
+        handle.wait(timeout=None)
+        assert entries_in(inner) == [b"x"]
+
+
+def test_size_flushes_without_being_asked(inner: MemoryStore) -> None:
+    with Producer(inner, flush_interval=NEVER, flush_size_bytes=1000) as producer:
+        first = producer.produce(b"x" * 500)
+        producer.produce(b"y" * 500).result(timeout=30)
+        first.result(timeout=0)
+        assert len(read_all(inner)) == 1
+
+
+def test_much_metadata_flushes_however_few_the_entries(inner: MemoryStore) -> None:
+    with Producer(inner, flush_interval=NEVER) as producer:
+        producer.produce(b"x", b"m" * FLUSH_METADATA_BYTES).result(timeout=30)
+
+
+def test_flush_makes_everything_before_it_durable(inner: MemoryStore) -> None:
+    with Producer(inner, flush_interval=NEVER) as producer:
+        handles = [producer.produce(b"x") for _ in range(5)]
+        assert producer.flush().result(timeout=30) == 5
+        assert all(handle.done() for handle in handles)
+
+
+def test_finished_batches_are_listed_by_one_append(inner: MemoryStore) -> None:
+    """Group commit: what was uploaded while an append was under way goes into the next one together."""
+    store = FaultyStore(inner, {0: Fault.STALL}, only={"create"})
+    with Producer(store, flush_interval=NEVER, flush_size_bytes=10, max_concurrent_uploads=8) as producer:
+        first = producer.produce(b"0" * 10)
+        first.wait(Durability.WRITTEN, timeout=30)
+        others = [producer.produce(b"%d" % i * 10) for i in range(1, 8)]
+        for handle in others:
+            handle.wait(Durability.WRITTEN, timeout=30)
+        store.release()
+    assert len(read_all(inner)) == 8
+    assert store.calls["create"] + store.calls["replace"] == 2
+
+
+def test_empty_producer_writes_nothing(inner: MemoryStore) -> None:
+    with Producer(inner) as producer:
+        producer.flush().result(timeout=30)
+    assert list(inner.list()) == []
+
+
+# Handles
+
+
+def test_handle_can_be_awaited(inner: MemoryStore) -> None:
+    async def main() -> None:
+        async with Producer(inner, flush_interval=0.01) as producer:
+            await asyncio.gather(*(producer.produce(b"%d" % i) for i in range(20)))
+            assert len(entries_in(inner)) == 20
+            await producer.flush()
+
+    asyncio.run(main())
+
+
+def test_written_comes_before_durable(inner: MemoryStore) -> None:
+    store = FaultyStore(inner, {0: Fault.STALL}, only={"create"})
+    with Producer(store, flush_interval=0.01) as producer:
+        handle = producer.produce(b"x")
+        handle.wait(Durability.WRITTEN, timeout=30)
+        assert [info.key.split("/")[0] for info in inner.list()] == ["data"]
+        assert not handle.done()
+        store.release()
+        handle.result(timeout=30)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([], "no entries"),
+        (pa.array([], pa.binary()), "no entries"),
+        ("text", "must be bytes"),
+        ([b"ok", "text"], "found str"),
+        ([b"ok", None], "found NoneType"),
+        ([bytearray(b"x")], "found bytearray"),
+        (7, "not int"),
+        (pa.array(["text"]), "cast it first"),
+        (pa.array([b"a", None], pa.binary()), "1 of 2 entries are null"),
+    ],
+)
+def test_entries_that_cannot_be_stored_are_refused_at_the_call(inner: MemoryStore, entries: Any, message: str) -> None:
+    with Producer(inner) as producer:
+        for call in (producer.produce, producer.try_produce):
+            with pytest.raises(InvalidInput, match=message):
+                call(entries)
+    assert list(inner.list()) == []
+
+
+def test_call_too_large_for_a_batch_is_refused_before_anything_is_copied(inner: MemoryStore) -> None:
+    one = b"x" * (64 << 20)
+    with Producer(inner) as producer, pytest.raises(InvalidInput, match="split them"):
+        producer.produce([one] * 33)  # the same bytes 33 times: 2 GiB and some, of 64 MiB of memory
+
+
+@pytest.mark.parametrize("metadata", ["text", b"m" * (MAX_METADATA_BYTES + 1), None])
+def test_metadata_that_cannot_be_stored_is_refused(inner: MemoryStore, metadata: Any) -> None:
+    with Producer(inner) as producer, pytest.raises(InvalidInput, match="metadata"):
+        producer.produce(b"x", metadata)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"flush_interval": 0},
+        {"flush_size_bytes": 0},
+        {"max_buffered_calls": 0},
+        {"max_buffered_bytes": 0},
+        {"max_concurrent_uploads": 0},
+        {"compression": "gzip"},
+        {"compression_level": 99},
+        {"grace": 0},
+        {"profile": "kafka"},
+        {"data_prefix": "../elsewhere"},
+        {"manifest_path": "/absolute"},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(inner: MemoryStore, settings: Any) -> None:
+    with pytest.raises(InvalidInput):
+        Producer(inner, **settings)
+
+
+# Bounds
+
+
+def stalled(inner: MemoryStore) -> FaultyStore:
+    """A store whose uploads hang until released."""
+    return FaultyStore(inner, dict.fromkeys(range(1000), Fault.STALL), only={"put"})
+
+
+def test_byte_bound_refuses_what_does_not_fit_and_hands_it_back(inner: MemoryStore) -> None:
+    store = stalled(inner)
+    with Producer(store, flush_size_bytes=1000, max_buffered_bytes=2500, clock=ManualClock()) as producer:
+        producer.produce(b"a" * 1000)
+        producer.produce(b"b" * 1000)
+        with pytest.raises(Backpressure) as refused:
+            producer.try_produce([b"c" * 1000])
+        assert refused.value.write == [b"c" * 1000]
+        assert 2000 < producer.buffered_bytes <= 2500
+        store.release()
+        producer.produce(b"c" * 1000, timeout=None).wait(timeout=None)
+    assert entries_in(inner) == [b"a" * 1000, b"b" * 1000, b"c" * 1000]
+    assert producer.buffered_bytes == 0
+
+
+def test_produce_with_a_timeout_gives_up_and_hands_the_entries_back(inner: MemoryStore) -> None:
+    store = stalled(inner)
+    clock = ManualClock()
+    with Producer(store, max_buffered_bytes=1500, clock=clock) as producer:
+        producer.produce(b"a" * 1000)
+        errors: list[Timeout] = []
+
+        def blocked() -> None:
+            try:
+                producer.produce(b"b" * 1000, timeout=5)
+            except Timeout as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=blocked)
+        thread.start()
+        while thread.is_alive():
+            clock.advance(0.1)
+        assert errors[0].write == b"b" * 1000
+        store.release()
+    assert entries_in(inner) == [b"a" * 1000]
+
+
+def test_call_larger_than_the_byte_bound_goes_in_alone(inner: MemoryStore) -> None:
+    with Producer(inner, max_buffered_bytes=100) as producer:
+        producer.produce(b"x" * 10_000).result(timeout=30)
+        producer.produce(b"y" * 10_000).result(timeout=30)
+    assert len(read_all(inner)) == 2
+
+
+# Failures
+
+
+def test_batch_that_cannot_be_stored_fails_its_own_calls_only(inner: MemoryStore) -> None:
+    store = FaultyStore(inner, {1: Fault.FAIL}, only={"put"})
+    with Producer(store, flush_interval=NEVER, max_concurrent_uploads=1) as producer:
+        results = []
+        for i in range(3):
+            handle = producer.produce(b"%d" % i)
+            with suppress(Unavailable):
+                producer.flush().result(timeout=30)
+            results.append(handle)
+        results[0].result(timeout=0)
+        with pytest.raises(Unavailable):
+            results[1].result(timeout=0)
+        results[2].result(timeout=0)
+    assert entries_in(inner) == [b"0", b"2"]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.OWN_RETRY, Fault.LATE, Fault.DROP, Fault.BUSY])
+def test_append_with_a_bad_answer_lists_the_batch_once(inner: MemoryStore, fault: Fault) -> None:
+    store = FaultyStore(inner, {0: fault}, only={"create"})
+    with Producer(store) as producer:
+        producer.produce(b"x").result(timeout=30)
+    store.land_late_requests()
+    assert entries_in(inner) == [b"x"]
+
+
+def test_append_that_cannot_be_found_out_is_repeated_under_a_new_name(inner: MemoryStore) -> None:
+    """Version 1 forgets what was consumed: at least once is what it can promise."""
+
+    class ConsumedAtOnce(FaultyStore):
+        def get(self, key: str) -> Any:
+            if self.calls["create"] == 1 and not seen:
+                consumer = Consumer(inner)
+                for batch in consumer:
+                    seen.append(batch.location)
+                    consumer.ack_through(batch.sequence)
+            return super().get(key)
+
+    seen: list[str] = []
+    store = ConsumedAtOnce(inner, {0: Fault.LOSE_ANSWER}, only={"create"})
+    with Producer(store) as producer:
+        producer.produce(b"x").result(timeout=30)
+    (batch,) = read_all(inner)
+    assert list(batch.entries) == [b"x"]
+    assert [batch.location] != seen
+
+
+def test_batch_swept_before_it_was_listed_is_stored_again(inner: MemoryStore) -> None:
+    """The collector took it for an orphan: the append came after half the grace period."""
+    clock = ManualClock()
+
+    class SleepsAndIsSwept(FaultyStore):
+        def create(self, key: str, data: Any) -> Any:
+            if key == "manifest":
+                clock.advance(400)
+                inner.delete([info.key for info in inner.list("data/")])
+            return super().create(key, data)
+
+    with Producer(SleepsAndIsSwept(inner), grace=600, clock=clock) as producer:
+        handle = producer.produce(b"x")
+        producer.flush()
+        handle.result()
+    assert entries_in(inner) == [b"x"]
+
+
+def test_unreachable_store_fails_the_handles_and_hangs_nobody(inner: MemoryStore) -> None:
+    store = FaultyStore(inner, dict.fromkeys(range(1, 10**4), Fault.FAIL))
+    producer = Producer(store, clock=ManualClock(), flush_interval=NEVER)
+    handle = producer.produce(b"x")
+    with pytest.raises(Unavailable):
+        producer.flush().result()
+    with pytest.raises(Unavailable):
+        handle.result()
+    producer.close()
+
+
+def test_lost_append_reports_unknown(inner: MemoryStore) -> None:
+    store = FaultyStore(inner, dict.fromkeys(range(10**4), Fault.DROP), only={"create"})
+    producer = Producer(store, clock=ManualClock())
+    handle = producer.produce(b"x")
+    with pytest.raises(Unknown):
+        producer.close()
+    with pytest.raises(Unknown):
+        handle.result()
+
+
+# Closing
+
+
+def test_close_makes_everything_durable_and_may_be_repeated(inner: MemoryStore) -> None:
+    producer = Producer(inner, flush_interval=NEVER)
+    handle = producer.produce(b"x")
+    producer.close()
+    producer.close()
+    handle.result(timeout=0)
+    for call in (lambda: producer.produce(b"y"), lambda: producer.try_produce(b"y"), producer.flush):
+        with pytest.raises(Closed):
+            call()
+    assert entries_in(inner) == [b"x"]
+
+
+def test_error_in_the_with_block_is_not_hidden_by_a_failing_close(inner: MemoryStore) -> None:
+    store = FaultyStore(inner, dict.fromkeys(range(10**4), Fault.FAIL), only={"put"})
+    producer = Producer(store, clock=ManualClock())
+    producer.produce(b"x")
+    with pytest.raises(RuntimeError, match="the block's own"), producer:
+        raise RuntimeError("the block's own")
+
+
+def test_close_raises_what_was_not_stored(inner: MemoryStore) -> None:
+    store = FaultyStore(inner, dict.fromkeys(range(10**4), Fault.FAIL), only={"put"})
+    producer = Producer(store, clock=ManualClock())
+    producer.produce(b"x")
+    with pytest.raises(Unavailable):
+        producer.close()
+    producer.close()
+
+
+def test_forgotten_close_warns_and_still_stores(inner: MemoryStore) -> None:
+    producer = Producer(inner, flush_interval=NEVER)
+    handle = producer.produce(b"x")
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        del producer
+        gc.collect()
+    handle.result(timeout=30)
+    assert entries_in(inner) == [b"x"]
+
+
+def test_interpreter_exit_stores_what_a_forgotten_close_left(tmp_path: Any) -> None:
+    url = f"file://{tmp_path}/buffer"
+    program = f"import forebay; kept = forebay.Producer({url!r}, flush_interval=1000); kept.produce(b'x')"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert [list(batch.entries) for batch in Consumer(url)] == [[b"x"]]
+
+
+def test_forked_child_gets_an_error_and_leaves_the_parents_producer_alone(inner: MemoryStore) -> None:
+    with Producer(inner, flush_interval=NEVER) as producer:
+        producer.produce(b"parent")
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                producer.close()
+                producer.produce(b"child")
+            except Closed as error:
+                status = 0 if "open a producer here" in str(error) else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert entries_in(inner) == [b"parent"]
+
+
+def test_store_that_cannot_be_read_is_found_out_at_once(inner: MemoryStore) -> None:
+    store = FaultyStore(inner, {0: Fault.FAIL})
+    with pytest.raises(Unavailable):
+        Producer(store)
+    assert Queue(inner).read().count == 0

@@ -1,0 +1,78 @@
+"""The examples, run as a reader would run them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from forebay import Consumer
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(name: str, *arguments: str, stdin: bytes = b"") -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments], input=stdin, capture_output=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/buffer"
+
+
+def entries_at(url: str) -> list[bytes]:
+    return [entry for batch in Consumer(url) for entry in batch.entries]
+
+
+def test_demo_loses_and_doubles_nothing() -> None:
+    shown = run("demo.py")
+    assert "produced 60,000   read 60,000   lost 0   doubled 0" in shown
+    assert "consumer 1 is fenced" in shown
+
+
+def test_plain_script_prints_what_it_wrote(url: str) -> None:
+    assert run("plain_script.py", url).split("\n")[:2] == ['0 {"page": "/"}', '0 {"page": "/cart"}']
+    assert entries_at(url) == []
+
+
+def test_log_shipper_stores_every_line_the_last_one_without_an_end_too(url: str) -> None:
+    lines = [f"line {i}".encode() for i in range(20_000)] + [b"", b"no newline"]
+    run("log_shipper.py", url, stdin=b"\n".join(lines))
+    assert entries_at(url) == lines
+
+
+def test_web_service_answers_when_the_event_is_durable_and_stops_cleanly(url: str) -> None:
+    service = subprocess.Popen(
+        [sys.executable, str(EXAMPLES / "web_service.py"), url, "0"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert service.stdout is not None
+        port = service.stdout.readline().split()[-1]
+
+        def post(body: bytes) -> int:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/events", data=body, timeout=60) as answer:
+                    return int(answer.status)
+            except urllib.error.HTTPError as refused:
+                return refused.code
+
+        with ThreadPoolExecutor(8) as clients:
+            statuses = list(clients.map(post, [b"event %d" % i for i in range(40)]))
+        assert statuses == [202] * 40
+        service.send_signal(signal.SIGTERM)
+        assert "everything is stored" in service.stdout.read()
+        assert service.wait(timeout=60) == 0
+    finally:
+        service.kill()
+        service.wait()
+    assert sorted(entries_at(url)) == sorted(b"event %d" % i for i in range(40))
