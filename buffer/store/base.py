@@ -12,6 +12,7 @@ would not help (`Denied`, `NotFound` for a missing bucket, `Unavailable`).
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -27,6 +28,8 @@ Data: TypeAlias = bytes | bytearray | memoryview
 """Bytes in any form that need not be copied."""
 
 MAX_KEY_BYTES = 1024
+_CLIMBING = re.compile(r"(?:^|/)\.{0,2}(?:/|$)")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +155,10 @@ def check_prefix(prefix: str) -> str:
 def _key_problem(key: str) -> str | None:
     if not key:
         return "is empty"
-    if any(segment in {"", ".", ".."} for segment in key.split("/")):
+    if _CLIMBING.search(key):
         return "must be relative to the store's URL, without empty, '.' or '..' segments"
-    if any(ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 or char == "\\" for char in key):
-        return "holds a control character or a backslash, which some stores take for a slash"
+    if _CONTROL.search(key):
+        return "holds a control character"
     try:
         size = len(key.encode())
     except UnicodeEncodeError:
