@@ -154,7 +154,7 @@ def encode_batch(
     code = _CODES.get(compression)
     if code is None:
         raise InvalidInput(f"compression must be one of {', '.join(_CODES)}; got {compression!r}")
-    if not isinstance(level, int) or isinstance(level, bool) or level not in LEVELS:
+    if type(level) is not int or level not in LEVELS:
         raise InvalidInput(f"a zstd level is a whole number from {LEVELS[0]} to {LEVELS[-1]}; got {level!r}")
     values = _to_large_binary(entries)
     size = raw_size(values)
@@ -239,7 +239,7 @@ class _Decoder:
         raise self._corrupt(f"compression code {code}; this reader knows 0 (none) and 1 (zstd)")
 
     def _decode_zstd(self, block: memoryview, count: int) -> DecodedBatch:
-        if block[:4] != _ZSTD_MAGIC:
+        if bytes(block[:4]) != _ZSTD_MAGIC:
             raise self._corrupt("the footer says zstd, but the block does not start as zstd does")
         try:
             size = zstandard.frame_content_size(block)  # of the first frame; -1 where it is not told

@@ -9,22 +9,26 @@ import logging
 import math
 from dataclasses import dataclass
 from threading import Condition, Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from forebay.buffer import metrics
 from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import Closed, ForebayError, InvalidInput
+from forebay.buffer.errors import Closed, ForebayError, InvalidInput, Trimmed
 from forebay.buffer.fetch import FetchHandle
+from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.head import trimmed
 from forebay.buffer.store import ObjectStore, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from datetime import datetime
     from types import TracebackType
-    from typing import Any, Self
+    from typing import Any, Literal, Self
 
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.fetch import Batch
+    from forebay.buffer.manifest import Claim, Profile
     from forebay.buffer.model import BatchDescriptor
 
 _log = logging.getLogger("forebay.consumer")
@@ -45,13 +49,45 @@ class Lag:
     """The age of the oldest of them by its ingestion time; 0 if there is none, or none that tells its time."""
 
 
+class ReadSide(Protocol):
+    """Where a consumer's claim and frontier are kept: in the manifest for the unnamed one, in a cursor for a group."""
+
+    def claim(self) -> Claim:
+        """Take over from the consumer before."""
+
+    def look(self, claim: Claim, after: int | None, limit: int) -> list[BatchDescriptor]:
+        """Batches after a sequence, or after what is acknowledged."""
+
+    def ack(self, claim: Claim, through: int) -> None:
+        """Record durably that all up to a sequence is done."""
+
+    def release(self, claim: Claim) -> None:
+        """Say that the consumer has closed."""
+
+    def acked(self) -> int | None:
+        """The last sequence acknowledged, as last seen."""
+
+    def waiting(self) -> int:
+        """How many batches were not acknowledged, as last seen."""
+
+    @property
+    def conflict_rate(self) -> float:
+        """The share of writes that met another writer."""
+
+
 class Consumer:
     """Reads a buffer's batches in order. Opening one takes over from the consumer before, which gets `Fenced`.
 
     Args:
         url: the buffer, such as `s3://lake/clicks`, or its store if it is open already.
-        last_acked: resume after this sequence: what is at or below it is dropped from the buffer. It may lie beyond
-            what exists yet. None starts at the oldest batch waiting.
+        last_acked: resume after this sequence: what is at or below it counts as acknowledged. It may lie beyond what
+            exists yet. None starts after what is acknowledged.
+        group: a named reader, with a frontier of its own that other groups do not see. None is the unnamed consumer.
+        from_: where a group starts that does not exist yet: `earliest`, `latest`, a sequence, or a time (a datetime
+            with a zone, or ISO 8601 text).
+        on_trimmed: what to do if retention has dropped what comes next: `raise` `Trimmed`, or `skip` to the first batch
+            left and count what was missed in `skipped`.
+        profile: the format of a buffer that does not exist yet.
         manifest_path: the manifest's key below `url`.
         storage_options: credentials, endpoint and client of the store.
         max_poll_interval: while there is nothing to read, `batches(wait=…)` looks again after at most so many seconds.
@@ -65,6 +101,10 @@ class Consumer:
         url: str | ObjectStore,
         *,
         last_acked: int | None = None,
+        group: str | None = None,
+        from_: str | int | datetime = "earliest",
+        on_trimmed: Literal["raise", "skip"] = "raise",
+        profile: Profile = "native",
         manifest_path: str = "manifest",
         storage_options: Mapping[str, Any] | None = None,
         max_poll_interval: float = 2.0,
@@ -81,7 +121,13 @@ class Consumer:
         self.url = self._store.url
         self._clock = clock or SystemClock()
         self._max_poll_interval = max_poll_interval
-        self._queue = Queue(self._store, manifest_path, clock=clock, random=random, role="consumer")
+        self._queue = Queue(self._store, manifest_path, profile=profile, role="consumer", clock=clock, random=random)
+        self._side: ReadSide = self._queue
+        if group is not None:
+            self._side = GroupReader(self._queue, group, start=from_, clock=clock, random=random)
+        self._skips = on_trimmed == "skip"
+        self.skipped = 0
+        """Batches that were trimmed before they could be read, with `on_trimmed="skip"`."""
         self._fetcher = FetchHandle(self._store, clock=self._clock)
         self._moving = Lock()
         self._acking = Lock()
@@ -92,9 +138,13 @@ class Consumer:
         self._frontier: int | None = None
         self._unwritten_acks = 0
 
-        self.epoch = self._queue.claim_epoch()
+        self._claim = self._side.claim()
         if last_acked is not None:
-            self._queue.dequeue(last_acked, epoch=self.epoch)
+            acked = self._side.acked()
+            if acked is None or acked < last_acked:
+                self._side.ack(self._claim, last_acked)
+            else:
+                self._cursor = acked
 
     # Reading
 
@@ -205,31 +255,59 @@ class Consumer:
                 self._closed = True
                 self._closing.notify_all()
             self._flush()
+            self._side.release(self._claim)
 
     # Looking
 
     def __len__(self) -> int:
-        """How many batches waited when the manifest was last read or written here."""
-        return len(self._queue)
+        """How many batches were not acknowledged when the manifest was last read or written here."""
+        return self._side.waiting()
 
     def __bool__(self) -> bool:
         return True  # an empty consumer is still a consumer
 
     @property
+    def epoch(self) -> int:
+        """The epoch that this consumer claimed."""
+        return self._claim.epoch
+
+    @property
     def conflict_rate(self) -> float:
-        """The share of this consumer's manifest writes, from 0 to 1, that met another writer."""
-        return self._queue.conflict_rate
+        """The share of this consumer's writes, from 0 to 1, that met another writer."""
+        return self._side.conflict_rate
 
     def lag(self) -> Lag:
         """Return how far behind this consumer is, by a look at the manifest."""
         self._check_open()
-        frontier = self._frontier
-        manifest = self._queue.read()
-        waiting = manifest.next_sequence - max(manifest.first_sequence, 0 if frontier is None else frontier + 1)
-        oldest = manifest.entries_after(frontier, 1)
-        if not oldest or not oldest[0].metadata:
-            return Lag(max(0, waiting), 0.0)
-        return Lag(waiting, max(0.0, (self._clock.now_ms() - oldest[0].metadata[0].ingestion_time_ms) / 1000))
+        state = self._queue.read()
+        frontier = self._frontier if self._frontier is not None else self._side.acked()
+        first = max(state.first_sequence, 0 if frontier is None else frontier + 1)
+        oldest = self._queue.descriptors(first, 1, state=state)
+        if not oldest:
+            return Lag(0, 0.0)
+        taken_in = oldest[0].metadata[0].ingestion_time_ms if oldest[0].metadata else self._clock.now_ms()
+        return Lag(state.next_sequence - first, max(0.0, (self._clock.now_ms() - taken_in) / 1000))
+
+    def seek(self, to: int | str | datetime) -> None:
+        """Read on from a sequence, a time, `earliest` or `latest`. What is acknowledged stays so.
+
+        Acknowledging after a jump forward acknowledges what was jumped over.
+
+        Raises:
+            Trimmed: it is gone.
+            Unsupported: a time, in a buffer of version 1, which knows none.
+        """
+        with self._acking:
+            self._check_open()
+            self._flush()
+            state = self._queue.read()
+            first = to if isinstance(to, int) else self._queue.sequence_of(to, state=state)
+            if first < state.first_sequence:
+                raise trimmed(first, state.first_sequence)
+            with self._moving:
+                self._cursor = first - 1
+                self._first_handed_out = None
+                self._frontier = None
 
     def __enter__(self) -> Self:
         return self
@@ -259,8 +337,16 @@ class Consumer:
         """The cursor, and what follows it in the manifest."""
         self._check_open()
         cursor = self._cursor
-        found = self._queue.entries_after(cursor, max_batches, epoch=self.epoch)
-        metrics.queue_length.set(len(self._queue), self._attributes)
+        try:
+            found = self._side.look(self._claim, cursor, max_batches)
+        except Trimmed as error:
+            if not self._skips:
+                raise
+            found = self._side.look(self._claim, error.first - 1, max_batches)
+            missed = error.first - (0 if cursor is None else cursor + 1)
+            self.skipped += missed
+            _log.warning("%s: %d batches were trimmed unread; going on at %d", self.url, missed, error.first)
+        metrics.queue_length.set(self._side.waiting(), self._attributes)
         return cursor, found
 
     def _peek(self) -> tuple[int | None, Batch | None]:
@@ -291,7 +377,7 @@ class Consumer:
         return first
 
     def _write_acks(self, through: int) -> None:
-        self._queue.dequeue(through, epoch=self.epoch)
+        self._side.ack(self._claim, through)
         self._unwritten_acks = 0
 
     def _flush(self) -> None:

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 
 from forebay.buffer import metrics
 from forebay.buffer.batch import DecodedBatch, decode_batch
+from forebay.buffer.checksum import crc32c
 from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import NotFound
+from forebay.buffer.errors import Corrupt, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,13 +127,22 @@ class FetchHandle:
 
     def _read(self, descriptor: BatchDescriptor) -> StoredObject:
         try:
-            return self.store.get(descriptor.location)
+            found = self.store.get(descriptor.location)
         except NotFound as error:
             raise NotFound(
                 f"{self.store.url}/{descriptor.location}, batch {descriptor.sequence}, is not there. It may have been "
                 "swept after another consumer acknowledged it: check that nobody else acknowledges this buffer, that "
                 "no lifecycle rule deletes its objects, and that it was not read for longer than the collector's grace"
             ) from error
+        if descriptor.facts is not None:
+            checksum = crc32c(found.data)
+            if checksum != descriptor.facts.crc32c or len(found.data) != descriptor.facts.object_bytes:
+                raise Corrupt(
+                    f"{self.store.url}/{descriptor.location}, batch {descriptor.sequence}, is damaged: expected "
+                    f"{descriptor.facts.object_bytes} bytes with CRC32C {descriptor.facts.crc32c:08x}, found "
+                    f"{len(found.data)} bytes with {checksum:08x}"
+                )
+        return found
 
 
 def _expand(metadata: Sequence[Metadata], count: int) -> tuple[pa.Array, pa.Array]:

@@ -43,6 +43,8 @@ class Call:
     time_ms: int
     raw_bytes: int
     """What the entries take in a batch before compression."""
+    number: int | None = None
+    """The caller's own number for the call."""
 
     @property
     def memory(self) -> int:
@@ -103,6 +105,8 @@ class Filled:
     metadata: tuple[Metadata, ...]
     count: int
     raw_bytes: int
+    number: int | None
+    """Of its last call, where the caller numbers them."""
 
     def take_entries(self) -> list[bytes] | pa.ChunkedArray:
         """Return the entries for `encode_batch`, and hold them no longer."""
@@ -124,9 +128,13 @@ class Filling:
         self._metadata_bytes = 0
         self._count = 0
         self._raw_bytes = 0
+        self._number: int | None = None
 
     def apply(self, call: Call) -> None:
         """Add a call's entries. Calls that follow each other in one millisecond with equal metadata share an item."""
+        if not len(call.entries):
+            return  # a repeat of what is durable: only its place in the order matters
+        self._number = call.number
         last = self._metadata[-1] if self._metadata else None
         if last is None or last.ingestion_time_ms != call.time_ms or last.payload != call.metadata:
             self._metadata.append(Metadata(self._count, call.time_ms, call.metadata))
@@ -151,6 +159,6 @@ class Filling:
 
     def freeze(self) -> tuple[Filled, Filling]:
         """What to store, and an empty batch."""
-        filled = Filled(self._parts, tuple(self._metadata), self._count, self._raw_bytes)
+        filled = Filled(self._parts, tuple(self._metadata), self._count, self._raw_bytes, self._number)
         self._parts = []  # the view's reader must not keep the entries in memory
         return filled, Filling(self._flush_size_bytes)

@@ -1,12 +1,14 @@
-"""The words of the domain, as values: what a batch is called and what is known of it without fetching it."""
+"""The words of the domain, as values: what a batch is called and what is known of it without fetching it.
+
+They are msgspec structs, so that a version 2 manifest holds them as they are.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(Struct, frozen=True, array_like=True):
     """What a producer attached to one call, and the entries of the batch that it covers."""
 
     start_index: int
@@ -17,8 +19,35 @@ class Metadata:
     """Opaque to forebay."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDescriptor:
+class Facts(Struct, frozen=True, array_like=True):
+    """What is known of a batch without opening it."""
+
+    object_bytes: int
+    """The stored object's size."""
+    raw_bytes: int
+    """The size of its record block before compression."""
+    records: int
+    """How many entries it holds."""
+    crc32c: int
+    """The stored object's checksum."""
+    first_time_ms: int
+    """The earliest ingestion time in it."""
+    last_time_ms: int
+    """The latest ingestion time in it."""
+
+
+class NewBatch(Struct, frozen=True, array_like=True):
+    """A stored batch, as a manifest lists it; its sequence follows from its place there."""
+
+    location: str
+    """The batch object's key, relative to the buffer's URL: never used before."""
+    metadata: tuple[Metadata, ...] = ()
+    """In the order of `start_index`."""
+    facts: Facts | None = None
+    """None for batches that come from a version 1 manifest, which knows none."""
+
+
+class BatchDescriptor(Struct, frozen=True):
     """Everything a worker needs to fetch one batch without reading the manifest. Pickles; may be sent anywhere."""
 
     sequence: int
@@ -27,15 +56,12 @@ class BatchDescriptor:
     """The batch object's key, relative to the buffer's URL."""
     metadata: tuple[Metadata, ...] = ()
     """In the order of `start_index`; empty if the producer attached none."""
-    size: int | None = None
-    """The object's bytes, where the manifest knows them (version 1 does not)."""
+    facts: Facts | None = None
+    """What the manifest knows of the batch; None in version 1."""
+    base_record: int | None = None
+    """The number of its first entry in the whole log, counted from 0; None in version 1."""
 
-
-@dataclass(frozen=True, slots=True)
-class NewBatch:
-    """A stored batch that the manifest does not list yet."""
-
-    location: str
-    """The batch object's key, relative to the buffer's URL: never used before."""
-    metadata: tuple[Metadata, ...] = ()
-    """In the order of `start_index`."""
+    @property
+    def size(self) -> int | None:
+        """The object's bytes, where the manifest knows them."""
+        return None if self.facts is None else self.facts.object_bytes

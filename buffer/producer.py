@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from forebay.buffer.batch import DEFAULT_LEVEL, encode_batch
 from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator
-from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, Timeout
+from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, Timeout, Unsupported
 from forebay.buffer.filling import Filling, check_call
-from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.base import check_key
 from forebay.buffer.upload import BatchUploader
@@ -25,17 +25,19 @@ from forebay.buffer.upload import BatchUploader
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
-    from typing import Any, Literal, Self
+    from typing import Any, Self
 
     from forebay.buffer.batch import Compression
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.coordinator import FlushHandle, WriteHandle
     from forebay.buffer.filling import Call, Entries, Filled
+    from forebay.buffer.manifest import Profile
     from forebay.buffer.upload import Uploaded
 
 _log = logging.getLogger("forebay.producer")
 
 _EXIT_SECONDS = 30.0
+_BACKLOG_LOOK_SECONDS = 1.0
 
 # Closed at the interpreter's exit, so that a forgotten close loses nothing.
 _open: weakref.WeakSet[Producer] = weakref.WeakSet()
@@ -49,7 +51,8 @@ class Producer:
 
     Args:
         url: the buffer, such as `s3://lake/clicks`, or its store if it is open already.
-        profile: the buffer's format: `opendata`, which OpenData Buffer's producers and consumers share.
+        profile: the format of a buffer that does not exist yet: `native`, or `opendata`, which OpenData Buffer's
+            producers and consumers share. An existing buffer is written as what it is.
         manifest_path: the manifest's key below `url`.
         data_prefix: the folder below `url` that batches are stored in.
         flush_interval: a batch is stored at the latest so many seconds after the flush before.
@@ -60,8 +63,13 @@ class Producer:
         max_concurrent_uploads: batches encoded and uploaded at once.
         compression: `zstd` or `none`.
         compression_level: zstd's level.
-        grace: the collector's grace period in seconds. A batch that took longer than half of it from upload to listing
-            is checked, and stored again if it was swept.
+        writer_id: a lasting name of this writer, whose calls carry numbers (`produce(…, number=…)`). The buffer
+            remembers the last one that is durable (`last_number`), so a producer that starts again may repeat its
+            calls: what is durable is not written twice. Native buffers only; one producer of a name at a time.
+        max_backlog_bytes: refuse entries with `Backpressure` while the buffer retains more than so many bytes of
+            batches. Native buffers only.
+        grace: the collector's grace period in seconds, which only version 1 needs to know: a batch that took longer
+            than half of it from upload to listing is checked, and stored again if it was swept.
         storage_options: credentials, endpoint and client of the store.
 
     Raises:
@@ -72,7 +80,7 @@ class Producer:
         self,
         url: str | ObjectStore,
         *,
-        profile: Literal["opendata"] = "opendata",
+        profile: Profile = "native",
         manifest_path: str = "manifest",
         data_prefix: str = "data",
         flush_interval: float = 0.1,
@@ -82,13 +90,13 @@ class Producer:
         max_concurrent_uploads: int = 4,
         compression: Compression = "zstd",
         compression_level: int = DEFAULT_LEVEL,
+        writer_id: str | None = None,
+        max_backlog_bytes: int | None = None,
         grace: float = 600.0,
         storage_options: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
-        if profile != "opendata":
-            raise InvalidInput(f"profile must be 'opendata', not {profile!r}")
         if not grace > 0:
             raise InvalidInput(f"grace must be a positive number of seconds, not {grace}")
         encode_batch([], compression, compression_level)  # refuses what there is not
@@ -105,9 +113,18 @@ class Producer:
         self._clock = clock or SystemClock()
         store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
         self.url = store.url
-        self._queue = Queue(store, manifest_path, clock=clock, random=random, role="producer")
-        self._queue.read()  # a wrong bucket or wrong credentials are found out now, not at the first flush
-        self._coordinator: WriteCoordinator[Call, None, Filled, Filling, Uploaded] = WriteCoordinator(
+        self._queue = Queue(
+            store, manifest_path, profile=profile, role="producer", writer_id=writer_id, clock=clock, random=random
+        )
+        # A wrong bucket or wrong credentials are found out now, not at the first flush.
+        self.last_number = self._read_last_number(writer_id)
+        """The number of the last call that is durable, for a lasting writer; None if there is none."""
+        self._numbered = writer_id is not None
+        self._max_backlog_bytes = max_backlog_bytes
+        self._backlog_looked_at = -_BACKLOG_LOOK_SECONDS
+        self._backlog_bytes = 0
+        self._last_queued_number = self.last_number or 0
+        self._coordinator: WriteCoordinator[Call, None, Filled, Filling, Uploaded | None] = WriteCoordinator(
             Filling(flush_size_bytes),
             BatchUploader(
                 store,
@@ -116,6 +133,7 @@ class Producer:
                 compression=compression,
                 compression_level=compression_level,
                 grace=grace,
+                numbered=writer_id is not None,
                 clock=self._clock,
                 random=random or system_random(),
             ),
@@ -129,7 +147,9 @@ class Producer:
         self._coordinator.start()
         _open.add(self)
 
-    def produce(self, entries: Entries, metadata: bytes = b"", *, timeout: float | None = None) -> WriteHandle[None]:
+    def produce(
+        self, entries: Entries, metadata: bytes = b"", *, number: int | None = None, timeout: float | None = None
+    ) -> WriteHandle[None]:
         """Queue entries, and return a handle: `handle.result(timeout)` or `await handle` return once they are durable.
 
         Blocks while the buffers are full, for at most `timeout` seconds if given.
@@ -138,26 +158,29 @@ class Producer:
             entries: one entry as bytes, a list of them, or an Arrow `binary` or `large_binary` array. They stay
                 together in one batch.
             metadata: kept with these entries and given to their reader.
+            number: the caller's own number for this call, higher than before; with `writer_id` alone. A number that is
+                durable already is not written again.
             timeout: seconds to wait for room.
 
         Raises:
             InvalidInput: these entries can never be stored; nothing was queued.
             Timeout: there was no room in time; the entries are in its `write`.
+            Backpressure: the buffer retains more than `max_backlog_bytes`; the entries are in its `write`.
             Closed: this producer was closed.
         """
-        call = self._check(entries, metadata)
+        call = self._check(entries, metadata, number)
         try:
             return self._channel.write(call, timeout=timeout, cost=call.memory)
         except Timeout as error:
             raise Timeout(str(error), write=entries) from None
 
-    def try_produce(self, entries: Entries, metadata: bytes = b"") -> WriteHandle[None]:
+    def try_produce(self, entries: Entries, metadata: bytes = b"", *, number: int | None = None) -> WriteHandle[None]:
         """Queue entries if there is room now, as `produce` does.
 
         Raises:
             Backpressure: there is none; the entries are in its `write`.
         """
-        call = self._check(entries, metadata)
+        call = self._check(entries, metadata, number)
         try:
             return self._channel.try_write(call, cost=call.memory)
         except Backpressure as error:
@@ -225,9 +248,54 @@ class Producer:
         with suppress(RuntimeError):
             Thread(target=_stop_quietly, args=(self._coordinator, self.url), daemon=True).start()
 
-    def _check(self, entries: Entries, metadata: bytes) -> Call:
+    def _check(self, entries: Entries, metadata: bytes, number: int | None) -> Call:
         self._check_process()
-        return check_call(entries, metadata, self._clock.now_ms())
+        call = check_call(entries, metadata, self._clock.now_ms())
+        if self._max_backlog_bytes is not None:
+            self._check_backlog(entries, self._max_backlog_bytes)
+        if self._numbered or number is not None:
+            self._number_call(call, number)
+        return call
+
+    def _number_call(self, call: Call, number: int | None) -> None:
+        if not self._numbered or number is None or number < 1:
+            raise InvalidInput(
+                f"{self.url}: calls carry numbers, from 1, with a lasting writer_id, and without one none"
+            )
+        if self.last_number is not None and number <= self.last_number:
+            call.entries = []
+            return
+        if number <= self._last_queued_number:
+            raise InvalidInput(
+                f"{self.url}: call {number} came after call {self._last_queued_number}; numbers must grow"
+            )
+        self._last_queued_number = number
+        call.number = number
+
+    def _check_backlog(self, entries: Entries, limit: int) -> None:
+        # Only the collector makes a backlog smaller, so it is looked at again now and then, not for every call.
+        now = self._clock.monotonic()
+        if now - self._backlog_looked_at >= _BACKLOG_LOOK_SECONDS:
+            self._backlog_looked_at = now
+            state = self._queue.read()
+            self._backlog_bytes = state.object_bytes if isinstance(state, Head) else 0
+        if self._backlog_bytes > limit:
+            raise Backpressure(
+                f"{self.url} retains {self._backlog_bytes} bytes of batches, and {limit} are allowed: let its readers "
+                "catch up and the collector run",
+                write=entries,
+            )
+
+    def _read_last_number(self, writer_id: str | None) -> int | None:
+        state = self._queue.read()
+        if writer_id is None:
+            return None
+        if isinstance(state, Manifest):
+            raise Unsupported(
+                f"{self.url} is of version 1, which remembers no writers: leave out writer_id, or migrate it"
+            )
+        writer = state.writers.get(writer_id)
+        return writer.number if writer is not None and writer.number > 0 else None
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:

@@ -6,14 +6,13 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ulid import ULID
-
-from forebay.buffer import metrics
+from forebay.buffer import metrics, names
 from forebay.buffer.batch import encode_batch
+from forebay.buffer.checksum import crc32c
 from forebay.buffer.coordinator import DeltaRejected
-from forebay.buffer.errors import ForebayError, Unknown
-from forebay.buffer.manifest import PlaceConsumed
-from forebay.buffer.model import NewBatch
+from forebay.buffer.errors import Closed, ForebayError, Unknown
+from forebay.buffer.manifest import BelowFloor, Manifest, PlaceConsumed
+from forebay.buffer.model import Facts, NewBatch
 from forebay.buffer.store.base import Applied, NotApplied
 
 if TYPE_CHECKING:
@@ -36,8 +35,9 @@ _MOST_REPEATS = 5
 class Uploaded:
     """A batch object in the store that the manifest does not list yet."""
 
-    location: str
-    metadata: tuple[Metadata, ...]
+    batch: NewBatch
+    number: int | None
+    """Of its last call, where the caller numbers them."""
     data: Data
     """Kept until the batch is listed, as it may have to be stored again; then empty, since views keep the receipt."""
     at: float
@@ -66,6 +66,7 @@ class BatchUploader:
         compression: Compression,
         compression_level: int,
         grace: float,
+        numbered: bool,
         clock: Clock,
         random: Random,
     ) -> None:
@@ -75,17 +76,22 @@ class BatchUploader:
         self._compression = compression
         self._compression_level = compression_level
         self._grace = grace
+        self._numbered = numbered
         self._clock = clock
         self._random = random
         self._attributes = {"buffer": store.url}
+        self._gap: ForebayError | None = None
 
-    def flush_delta(self, filled: Filled, _epochs: range) -> Uploaded:
-        """Encode and upload one batch."""
+    def flush_delta(self, filled: Filled, _epochs: range) -> Uploaded | None:
+        """Encode and upload one batch; None where all its calls were repeats of what is durable."""
+        if filled.count == 0:
+            return None
         began = self._clock.monotonic()
         try:
             data = encode_batch(filled.take_entries(), self._compression, self._compression_level)
-            uploaded = self._upload(data, filled.metadata)
+            uploaded = self._upload(data, filled.metadata, self._facts(filled, data), filled.number)
         except ForebayError as error:
+            self._gap = error
             raise DeltaRejected(error) from error
         metrics.flush_duration.record(self._clock.monotonic() - began, self._attributes)
         metrics.batches_flushed.add(1, self._attributes)
@@ -93,27 +99,42 @@ class BatchUploader:
         metrics.bytes_flushed.add(filled.raw_bytes, self._attributes)
         return uploaded
 
-    def flush_storage(self, written: Sequence[Stamped[Uploaded]]) -> Mapping[range, Exception]:
+    def flush_storage(self, written: Sequence[Stamped[Uploaded | None]]) -> Mapping[range, Exception]:
         """List every batch written so far in one append, in order."""
-        if not written:
+        batches = [stamped.value for stamped in written if stamped.value is not None]
+        if not batches:
             return {}
         began = self._clock.monotonic()
         try:
-            self._append([stamped.value for stamped in written])
+            self._check_no_gap()
+            self._append(batches)
         except ForebayError as error:
+            self._gap = error
             return {stamped.epochs: error for stamped in written}
         finally:
-            for stamped in written:
-                stamped.value.data = b""
+            for batch in batches:
+                batch.data = b""
         metrics.commit_duration.record(self._clock.monotonic() - began, self._attributes)
         return {}
 
+    def _check_no_gap(self) -> None:
+        # A later number in the manifest says that everything before it is durable.
+        if self._numbered and self._gap is not None:
+            raise Closed(
+                f"{self._store.url}: an earlier call could not be stored, so none after it may be listed: open a new "
+                f"producer and repeat from that call on ({self._gap})"
+            )
+
     def _append(self, batches: Sequence[Uploaded]) -> None:
+        number = batches[-1].number
         repeats = 0
         while True:
             try:
-                self._queue.append([NewBatch(batch.location, batch.metadata) for batch in batches])
+                self._queue.append([uploaded.batch for uploaded in batches], number=number)
                 break
+            except BelowFloor as error:
+                # The collector has passed them by: they may be swept already, and may no longer be listed.
+                batches = [self._upload_again(uploaded, above=error.floor) for uploaded in batches]
             except PlaceConsumed as error:
                 if repeats == _MOST_REPEATS:
                     raise
@@ -122,33 +143,52 @@ class BatchUploader:
                 # name, since by the old one a reader could meet an object that was swept.
                 _log.warning("%s; %d batches are appended again and may be read twice", error, len(batches))
                 metrics.appends_repeated.add(len(batches), self._attributes)
-                batches = [self._upload(batch.data, batch.metadata) for batch in batches]
-        for batch in batches:
-            self._put_back_if_overtaken(batch)
+                batches = [self._upload_again(uploaded) for uploaded in batches]
+        if isinstance(self._queue.last_seen(), Manifest):
+            for uploaded in batches:
+                self._put_back_if_overtaken(uploaded)
 
-    def _put_back_if_overtaken(self, batch: Uploaded) -> None:
-        """Store an object again that the collector may have swept because its listing took so long."""
-        age = max(self._clock.monotonic() - batch.at, (self._clock.now_ms() - batch.at_ms) / 1000)
+    def _put_back_if_overtaken(self, uploaded: Uploaded) -> None:
+        """Store an object again that a version 1 collector may have swept because its listing took so long."""
+        age = max(self._clock.monotonic() - uploaded.at, (self._clock.now_ms() - uploaded.at_ms) / 1000)
         if age <= self._grace / 2:
             return
+        where = f"{self._store.url}/{uploaded.batch.location}"
         trouble = ""
         for _ in range(_MOST_REPEATS):
-            outcome = self._store.create(batch.location, batch.data)
+            outcome = self._store.create(uploaded.batch.location, uploaded.data)
             if isinstance(outcome, Applied):
-                _log.warning("%s/%s was swept before it was listed; stored again", self._store.url, batch.location)
+                _log.warning("%s was swept before it was listed; stored again", where)
                 return
             if isinstance(outcome, NotApplied) and outcome.condition_failed:
                 return  # it is still there
             trouble = outcome.reason
         raise Unknown(
-            f"{self._store.url}/{batch.location} is listed, but was listed {age:.0f} s after its upload and may have "
-            f"been swept before; storing it again failed: {trouble}"
+            f"{where} is listed, but was listed {age:.0f} s after its upload and may have been swept before; storing "
+            f"it again failed: {trouble}"
         )
 
-    def _upload(self, data: Data, metadata: tuple[Metadata, ...]) -> Uploaded:
+    def _upload_again(self, uploaded: Uploaded, *, above: str = names.LOWEST) -> Uploaded:
+        batch = uploaded.batch
+        again = self._upload(uploaded.data, batch.metadata, batch.facts, uploaded.number, above=above)
+        uploaded.data = b""
+        return again
+
+    def _upload(
+        self,
+        data: Data,
+        metadata: tuple[Metadata, ...],
+        facts: Facts | None,
+        number: int | None,
+        *,
+        above: str = names.LOWEST,
+    ) -> Uploaded:
         at, at_ms = self._clock.monotonic(), self._clock.now_ms()
-        name = ULID.from_bytes(at_ms.to_bytes(6, "big") + self._random.randbytes(10))
-        location = f"{self._data_prefix}/{name}.batch"
+        location = f"{self._data_prefix}/{names.mint(self._clock, self._random, above=above)}.batch"
         self._store.put(location, data)
         metrics.bytes_written.add(len(data), self._attributes)
-        return Uploaded(location, metadata, data, at, at_ms)
+        return Uploaded(NewBatch(location, metadata, facts), number, data, at, at_ms)
+
+    def _facts(self, filled: Filled, data: Data) -> Facts:
+        times = [item.ingestion_time_ms for item in filled.metadata]
+        return Facts(len(data), filled.raw_bytes, filled.count, crc32c(data), min(times), max(times))

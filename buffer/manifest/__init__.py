@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from forebay.buffer.manifest.queue import PlaceConsumed, Queue
+from forebay.buffer.manifest.head import BelowFloor, Head
+from forebay.buffer.manifest.queue import Claim, PlaceConsumed, Profile, Queue, State, read_state
+from forebay.buffer.manifest.v1 import Manifest
 
-__all__ = ["PlaceConsumed", "Queue"]
+__all__ = ["BelowFloor", "Claim", "Head", "Manifest", "PlaceConsumed", "Profile", "Queue", "State", "read_state"]

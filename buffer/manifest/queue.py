@@ -1,12 +1,33 @@
-"""The queue that a manifest makes of stored batches: append, read, dequeue, claim, each one compare-and-swap."""
+"""The queue that a manifest makes of stored batches: append, read, acknowledge, claim, each one compare-and-swap.
+
+A manifest is of version 1 (`Manifest`) or 2 (`Head`). Which one is read from the object, each time: a buffer may be
+migrated while its producers run.
+"""
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
+from datetime import datetime
 from threading import RLock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from forebay.buffer import metrics
-from forebay.buffer.errors import Fenced, InvalidInput, Unknown
+from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.errors import (
+    Corrupt,
+    Fenced,
+    ForebayError,
+    InvalidInput,
+    NotFound,
+    StoreError,
+    Unknown,
+    Unsupported,
+)
+from forebay.buffer.manifest import envelope, v1
+from forebay.buffer.manifest.head import Head, read_head, trimmed
+from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
+from forebay.buffer.manifest.segments import Segments
 from forebay.buffer.manifest.v1 import Manifest
 from forebay.buffer.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 
@@ -14,16 +35,42 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.manifest.head import Ref
     from forebay.buffer.model import BatchDescriptor, NewBatch
     from forebay.buffer.store.base import ObjectStore
+
+_log = logging.getLogger("forebay.manifest")
+
+CURSORS = "cursors"
+
+Profile: TypeAlias = Literal["native", "opendata"]
+"""What a new buffer's manifest is: of version 2, or of version 1, which OpenData Buffer shares."""
+
+State: TypeAlias = Manifest | Head
+
+_MOST_STALE_READS = 5
 
 
 class PlaceConsumed(Unknown):
     """An append in doubt whose place in the queue was consumed meanwhile: it can never be found out if it was applied.
 
-    Nothing of it is in the manifest any more. Whoever wants its entries read for certain appends them again, as another
-    object: then they may be read twice.
+    Only version 1 comes to this. Nothing of it is in the manifest any more. Whoever wants its entries read for certain
+    appends them again, as another object: then they may be read twice.
     """
+
+
+class _NotRegistered(ForebayError):
+    """The head does not know this writer, yet or any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to acknowledge, until somebody else claims it."""
+
+    epoch: int
+    """One more than the owner's before."""
+    claim_id: str
+    """Known to the one who made the claim alone. Version 1 has no place for it."""
 
 
 class Queue:
@@ -37,26 +84,37 @@ class Queue:
         store: ObjectStore,
         manifest_path: str = "manifest",
         *,
+        profile: Profile = "native",
         role: str = "reader",
+        writer_id: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
-        url = f"{store.url}/{manifest_path}"
-        self._empty = Manifest.empty(url)
-        self._register: Register[Manifest] = Register(
+        if profile not in ("native", "opendata"):
+            raise InvalidInput(f"profile must be 'native' or 'opendata', not {profile!r}")
+        self.store = store
+        self.manifest_path = manifest_path
+        self._profile = profile
+        self._random = random or system_random()
+        self.segments = Segments(store, clock=clock or SystemClock(), random=self._random)
+        self._register: Register[State] = Register(
             store,
             manifest_path,
-            decode=lambda data: Manifest(data, url),
-            encode=lambda manifest: manifest.data,
+            decode=lambda data: read_state(data, f"{store.url}/{manifest_path}"),
+            encode=lambda state: state.to_bytes(),
             limits=limits,
             clock=clock,
             random=random,
         )
+        self.writer_id = writer_id or self.new_id()
+        self._number = 0
+        self._sealed: Ref | None = None
         self._attributes = {"buffer": store.url, "role": role}
         self._lock = RLock()
-        self._known: Snapshot[Manifest] | None = None
+        self._known: Snapshot[State] | None = None
         self._undisturbed = True
+        self._looked_for_remains = False
 
     @property
     def url(self) -> str:
@@ -68,45 +126,110 @@ class Queue:
         """The share of this role's manifest writes, from 0 to 1, that found another writer there first."""
         return self._register.conflict_rate
 
-    def __len__(self) -> int:
-        """How many batches waited when the manifest was last read or written here."""
-        known = self._known
-        return known.value.count if known is not None and known.value is not None else 0
+    def new_id(self) -> str:
+        """Return a random id that nobody else has."""
+        return f"{self._random.getrandbits(128):032x}"
 
-    def __bool__(self) -> bool:
-        return True  # an empty queue is still a queue
+    # Reading
 
-    def read(self) -> Manifest:
+    def read(self) -> State:
         """Return the manifest as it is now; one that has not changed since the last look costs a conditional read."""
         with self._lock:
             known = self._known
-            return self._remember(self._register.read() if known is None else self._register.read_if_changed(known))
+            snapshot = self._register.read() if known is None else self._register.read_if_changed(known)
+            return self._remember(snapshot)
 
-    def append(self, batches: Sequence[NewBatch]) -> range:
-        """Add stored batches to the end, in order and all at once, and return their sequences.
+    def last_seen(self) -> State | None:
+        """Return the manifest as it was last read or written here."""
+        known = self._known
+        return None if known is None else known.value
+
+    def descriptors(self, first: int, limit: int, *, state: State | None = None) -> list[BatchDescriptor]:
+        """Return up to `limit` batches from sequence `first` on: of `state`, or else of the manifest as it is now.
 
         Raises:
+            Trimmed: `first` is gone.
+        """
+        for _ in range(_MOST_STALE_READS):
+            current = self.read() if state is None else state
+            if first < current.first_sequence:
+                raise trimmed(first, current.first_sequence)
+            if isinstance(current, Manifest):
+                return current.entries_after(first - 1, limit)
+            try:
+                return self.segments.descriptors(current, first, limit)
+            except NotFound as error:
+                # Trimmed and swept since that head was read, or really missing: a fresh look tells.
+                missing, fresh = error, self.read()
+                if isinstance(fresh, Head) and fresh.revision == current.revision:
+                    break
+                state = None
+        raise Corrupt(f"{self.url}: it refers to a segment that is not there ({missing})") from missing
+
+    def sequence_of(self, place: str | int | datetime, *, state: State) -> int:
+        """Return the sequence that `earliest`, `latest`, a sequence, or a time (ISO 8601 or a datetime) stands for."""
+        if place == "earliest":
+            return state.first_sequence
+        if place == "latest":
+            return state.next_sequence
+        if isinstance(place, int):
+            return place
+        return self.segments.sequence_at(self._as_head(state), parse_time(place))
+
+    # Appending
+
+    def append(self, batches: Sequence[NewBatch], *, number: int | None = None) -> range:
+        """Add stored batches to the end, in order and all at once, and return their sequences.
+
+        `number` is what the manifest remembers of this writer, higher than before; by default it counts appends.
+
+        Raises:
+            BelowFloor: a batch is named below the collector's floor; nothing was appended.
             Unknown: they may or may not have been appended, or may yet be. Never append them again by the same name.
             PlaceConsumed: as `Unknown`, and no later look can tell.
         """
         if not batches:
             raise InvalidInput(f"{self.url}: there is nothing to append")
+        with self._lock:
+            self._seal_if_due()
+            while True:
+                try:
+                    return self._append(tuple(batches), self._number + 1 if number is None else number)
+                except _NotRegistered:
+                    self._update(
+                        lambda state: self._as_head(state).register_writer(self.writer_id),
+                        lambda state: isinstance(state, Head) and self.writer_id in state.writers,
+                    )
+
+    def _append(self, batches: tuple[NewBatch, ...], number: int) -> range:
         locations = [batch.location for batch in batches]
-        place = 0
+        tried: State = self._empty()
         consumed = False
 
-        def add(manifest: Manifest | None) -> Manifest:
-            nonlocal place
-            manifest = manifest or self._empty
-            place = manifest.next_sequence
-            return manifest.append(batches)
+        def add(state: State | None) -> State:
+            nonlocal tried
+            tried = state or self._empty()
+            if isinstance(tried, Manifest):
+                return tried.append(batches)
+            if self.writer_id not in tried.writers:
+                raise _NotRegistered(f"{self.url}: writer {self.writer_id} is not registered")
+            head = tried if self._sealed is None else tried.seal(self._sealed)
+            return head.append(batches, self.writer_id, number)
 
-        def is_mine(manifest: Manifest) -> bool | None:
+        def is_mine(state: State) -> bool | None:
             nonlocal consumed
-            if manifest.lists_any(locations):
+            if isinstance(state, Head) and isinstance(tried, Head):
+                writer = state.writers.get(self.writer_id)
+                return None if writer is None else writer.number >= number
+            if isinstance(state, Manifest) and state.lists_any(locations):
                 return True
-            consumed = manifest.first_sequence > place
-            return None if consumed else False
+            consumed = state.first_sequence > tried.next_sequence
+            if consumed:
+                return None
+            # Written on version 1 and found migrated: it is where it was put, or nowhere.
+            return isinstance(state, Head) and any(
+                found.location == locations[0] for found in self.descriptors(tried.next_sequence, 1, state=state)
+            )
 
         try:
             self._update(add, is_mine)
@@ -114,59 +237,138 @@ class Queue:
             if consumed:
                 raise PlaceConsumed(
                     f"{self.url}: the append of {locations[0]} was in doubt, and what stood at its place, sequence "
-                    f"{place}, has been consumed meanwhile"
+                    f"{tried.next_sequence}, has been consumed meanwhile"
                 ) from error
+            # Its number is used up: nothing may be appended under it again.
+            self._number = number
             raise
-        return range(place, place + len(batches))
+        self._number = number
+        self._sealed = None
+        return range(tried.next_sequence, tried.next_sequence + len(batches))
 
-    def entries_after(self, sequence: int | None, limit: int, *, epoch: int) -> list[BatchDescriptor]:
-        """Return up to `limit` batches after `sequence` (from the oldest waiting if None), for the owner of `epoch`.
+    def _seal_if_due(self) -> None:
+        head = self.last_seen()
+        node = head.plan_seal() if isinstance(head, Head) and self._sealed is None else None
+        if node is None or not isinstance(head, Head):
+            return
+        try:
+            self._sealed = self.segments.store_node(node, above=head.gc_floor)
+        except StoreError:
+            # The append does not need it, and whoever comes next will try again.
+            _log.warning("%s: sealing older entries failed", self.url, exc_info=True)
+
+    # The unnamed consumer
+
+    def claim(self) -> Claim:
+        """Take over the read side.
+
+        Two rivals that read epoch e both write e + 1, so an epoch seen in the manifest never proves whose it is. In
+        version 2 the claim id does; in version 1, after anything but a clear success, this claims again, above the
+        epoch just read.
+        """
+        claim_id = self.new_id()
+
+        def take(state: State | None) -> State:
+            state = state or self._empty()
+            return state.claim(claim_id) if isinstance(state, Head) else state.claim()
+
+        def is_mine(state: State) -> bool:
+            return isinstance(state, Head) and state.owner is not None and state.owner.claim_id == claim_id
+
+        return Claim(self._update(take, is_mine).epoch, claim_id)
+
+    def look(self, claim: Claim, after: int | None, limit: int) -> list[BatchDescriptor]:
+        """Return up to `limit` batches after sequence `after` (if None, after what is acknowledged).
 
         Raises:
-            Fenced: another consumer has claimed a higher epoch.
+            Fenced: another consumer has made a claim since.
+            Trimmed: they are gone.
         """
-        manifest = self.read()
-        self._check_owner(manifest, epoch)
-        return manifest.entries_after(sequence, limit)
+        state = self.read()
+        self._check_owner(state, claim)
+        if after is None:
+            acked = state.owner.acked if isinstance(state, Head) and state.owner else None
+            after = state.first_sequence - 1 if acked is None else acked
+        elif isinstance(state, Manifest):
+            after = max(after, state.first_sequence - 1)  # version 1 forgets what was consumed
+        return self.descriptors(after + 1, limit, state=state)
 
-    def dequeue(self, through: int, *, epoch: int) -> None:
-        """Remove the batches up to and including sequence `through`. Removing what is gone already does nothing.
+    def acked(self) -> int | None:
+        """Return the last sequence acknowledged, as last seen here; None if there is none that is known."""
+        state = self.last_seen()
+        if isinstance(state, Manifest):
+            return state.first_sequence - 1 if state.first_sequence else None
+        return state.owner.acked if state is not None and state.owner is not None else None
+
+    def waiting(self) -> int:
+        """Return how many batches were not acknowledged when the manifest was last read or written here."""
+        state = self.last_seen()
+        if state is None:
+            return 0
+        acked = self.acked()
+        return max(0, state.next_sequence - max(state.first_sequence, 0 if acked is None else acked + 1))
+
+    def release(self, claim: Claim) -> None:
+        """Nothing to do: the next claim simply comes on top."""
+
+    def ack(self, claim: Claim, through: int) -> None:
+        """Record that all batches up to and including `through` are done. What is recorded already does nothing.
 
         Raises:
-            Fenced: another consumer has claimed a higher epoch, and nothing was removed.
+            Fenced: another consumer has made a claim since, and nothing was changed.
         """
 
-        def drop(manifest: Manifest | None) -> Manifest | None:
-            manifest = manifest or self._empty
-            self._check_owner(manifest, epoch)
-            if manifest.count == 0 or manifest.first_sequence > through:
+        def done(state: State) -> bool:
+            if isinstance(state, Manifest):
+                return state.epoch == claim.epoch and (state.count == 0 or state.first_sequence > through)
+            owner = state.owner
+            return (
+                owner is not None
+                and owner.claim_id == claim.claim_id
+                and owner.acked is not None
+                and owner.acked >= through
+            )
+
+        def change(state: State | None) -> State | None:
+            state = state or self._empty()
+            self._check_owner(state, claim)
+            if done(state):
                 return None
-            return manifest.dequeue(through)
+            return state.ack(through) if isinstance(state, Head) else state.dequeue(through)
 
-        self._update(drop, lambda manifest: manifest.epoch == epoch and manifest.first_sequence > through)
+        self._update(change, done)
 
-    def claim_epoch(self) -> int:
-        """Take over the read side, and return the epoch that is ours now.
-
-        Two rivals that read epoch e both write e + 1, so an epoch seen in the manifest never proves whose it is: after
-        anything but a clear success this claims again, above the epoch just read.
-        """
-        claimed = self._update(
-            lambda manifest: (manifest or self._empty).claim(),
-            lambda _manifest: False,
-        )
-        return claimed.epoch
-
-    def _check_owner(self, manifest: Manifest, epoch: int) -> None:
-        if manifest.epoch != epoch:
+    def _check_owner(self, state: State, claim: Claim) -> None:
+        owner = state.owner if isinstance(state, Head) else None
+        if state.epoch != claim.epoch or (owner is not None and owner.claim_id != claim.claim_id):
             raise Fenced(
-                f"{self.url}: another consumer opened this buffer (its epoch is {manifest.epoch}, ours was {epoch}); "
+                f"{self.url}: another consumer opened this buffer (epoch {state.epoch}, ours was {claim.epoch}); "
                 "this one must stop, and has changed nothing since"
             )
 
-    def _update(
-        self, change: Callable[[Manifest | None], Manifest | None], is_mine: Callable[[Manifest], bool | None]
-    ) -> Manifest:
+    # Changing a version 2 head
+
+    def change_head(self, change: Callable[[Head], Head | None], is_mine: Callable[[Head], bool | None]) -> Head:
+        """Apply a change to the head of a version 2 buffer, which is made if there is none.
+
+        Raises:
+            Unsupported: the buffer is of version 1.
+        """
+        changed = self._update(
+            lambda state: change(self._as_head(state)),
+            lambda state: is_mine(state) if isinstance(state, Head) else False,
+        )
+        return self._as_head(changed)
+
+    def _as_head(self, state: State | None) -> Head:
+        state = state or self._empty()
+        if isinstance(state, Manifest):
+            raise Unsupported(f"{self.url} is of version 1, which has no groups, holds or facts: migrate it first")
+        return state
+
+    # Inside
+
+    def _update(self, change: Callable[[State | None], State | None], is_mine: Callable[[State], bool | None]) -> State:
         with self._lock:
             # A sole writer saves the read before its write. Among several that would be a conflict nearly every time,
             # so whoever met one looks first, until it finds the manifest as it left it.
@@ -183,6 +385,51 @@ class Queue:
                 metrics.manifest_writes.add(self._register.writes - writes, self._attributes)
                 metrics.manifest_conflicts.add(met, self._attributes)
 
-    def _remember(self, snapshot: Snapshot[Manifest]) -> Manifest:
+    def _remember(self, snapshot: Snapshot[State]) -> State:
         self._known = snapshot
-        return snapshot.value or self._empty
+        return snapshot.value or self._empty()
+
+    def _empty(self) -> State:
+        """What a missing manifest stands for."""
+        if self._profile == "opendata":
+            return Manifest.empty(self.url)
+        if not self._looked_for_remains:
+            for folder in (SEGMENTS, CURSORS):
+                remains = next(iter(self.store.list(f"{folder}/")), None)
+                if remains is not None:
+                    raise Corrupt(
+                        f"{self.url} is missing, but {remains.key} is there: the manifest was deleted. Restore it, or "
+                        "remove the rest of the buffer to start anew"
+                    )
+            self._looked_for_remains = True
+        return Head(buffer_id=self.new_id())
+
+
+def parse_time(moment: str | datetime) -> int:
+    """Return a user's moment in milliseconds since 1970."""
+    if isinstance(moment, str):
+        try:
+            moment = datetime.fromisoformat(moment)
+        except ValueError:
+            raise InvalidInput(
+                f"{moment!r} is neither 'earliest', 'latest', a sequence nor a time such as 2026-01-31T12:00:00+00:00"
+            ) from None
+    if not isinstance(moment, datetime):
+        raise InvalidInput(f"a time is a datetime or ISO 8601 text, not {type(moment).__name__}")
+    if moment.tzinfo is None:
+        raise InvalidInput(f"{moment.isoformat()} has no zone: add one, such as +00:00")
+    return int(moment.timestamp() * 1000)
+
+
+def read_state(data: bytes | memoryview, location: str) -> State:
+    """Return the manifest that the bytes hold, of whichever version they say they are.
+
+    Raises:
+        Corrupt: they are of no known version, damaged, or contradict themselves.
+    """
+    version = int.from_bytes(data[-2:], "little") if len(data) >= 2 else 0
+    if version == envelope.VERSION:
+        return read_head(data, location)
+    if version == v1.VERSION:
+        return Manifest(data, location)
+    raise Corrupt(f"manifest {location}: {len(data)} bytes, of version {version}; this release reads versions 1 and 2")

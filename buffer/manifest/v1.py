@@ -83,6 +83,10 @@ class Manifest:
         """What a missing object stands for."""
         return cls(_FOOTER.pack(0, 0, 0, VERSION), location)
 
+    def to_bytes(self) -> bytes:
+        """The object as stored."""
+        return self.data
+
     @property
     def first_sequence(self) -> int:
         """The oldest batch waiting; `next_sequence` if there is none."""

@@ -29,7 +29,7 @@ Data: TypeAlias = bytes | bytearray | memoryview
 
 MAX_KEY_BYTES = 1024
 _CLIMBING = re.compile(r"(?:^|/)\.{0,2}(?:/|$)")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def _key_problem(key: str) -> str | None:
     if _CLIMBING.search(key):
         return "must be relative to the store's URL, without empty, '.' or '..' segments"
     if _CONTROL.search(key):
-        return "holds a control character"
+        return "holds a control character, or a backslash, which some stores take for a slash"
     try:
         size = len(key.encode())
     except UnicodeEncodeError:

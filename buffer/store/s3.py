@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import aiohttp
 import s3fs
 from aiobotocore.httpsession import AIOHTTPSession
+from aiobotocore.session import AioSession
 from botocore import exceptions as boto
+from botocore.loaders import create_loader
 from fsspec.asyn import get_loop, sync
 
 from forebay.buffer.store.base import ObjectInfo, StoredObject
@@ -37,6 +39,8 @@ _T = TypeVar("_T")
 
 _CONNECTIONS = 64
 _READ_LIMIT_SECONDS = 3600.0
+# botocore's description of S3: parsing it takes ten times as long as making a client from it.
+_service_models = create_loader()
 _CREDENTIAL_ERRORS = (
     boto.NoCredentialsError,
     boto.PartialCredentialsError,
@@ -94,11 +98,21 @@ class _Connection:
         self._filesystem = _make_filesystem(options)
         # aiohttp clients must be made on their loop, and closed there: never from a forked child, which shares sockets.
         self.client = sync(self.loop, self._filesystem.set_session, timeout=_READ_LIMIT_SECONDS)
+        self.client.meta.events.register_last("before-call.s3", _send_body_at_once)
         weakref.finalize(self, _close, self.pid, self.loop, self._filesystem)
 
 
+def _send_body_at_once(params: dict[str, Any], **_: object) -> None:
+    """Drop `Expect: 100-continue`, which costs a round trip.
+
+    It also parts head and body, and SeaweedFS 4.48 takes a head whose body never comes for an empty object.
+    """
+    params["headers"].pop("Expect", None)
+
+
 def _make_filesystem(options: S3Options) -> Any:
-    session = {"profile": options.profile} if options.profile else {}
+    session = AioSession(profile=options.profile)
+    session.register_component("data_loader", _service_models)
     at_endpoint: dict[str, Any] = {
         "s3": {"addressing_style": "path"},
         # Servers other than AWS often refuse the checksums that newer clients add unasked.
@@ -123,7 +137,7 @@ def _make_filesystem(options: S3Options) -> Any:
         use_listings_cache=False,
         skip_instance_cache=True,
         asynchronous=True,
-        **session,
+        session=session,
     )
 
 
@@ -201,6 +215,9 @@ class S3fsClient:
 
     async def _list(self, prefix: str, place: dict[str, str], client: Any) -> tuple[list[ObjectInfo], str | None]:
         answer = await client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, **place)
+        if "IsTruncated" not in answer:
+            # Any XML, and some HTML, parses as a listing without objects.
+            raise RequestFailed(Failure(200, "", "not a listing", sent_once=_wire.get().sent_once))
         rows = [
             ObjectInfo(row["Key"], row["Size"], int(row["LastModified"].timestamp() * 1000))
             for row in answer.get("Contents", ())
@@ -231,6 +248,8 @@ class S3fsClient:
         try:
             connection = self._connect()
             answer: _T = sync(connection.loop, run, timeout=limit)
+        except RequestFailed:
+            raise
         except Exception as error:  # noqa: BLE001  (whatever it was, the caller needs to know what it means for the write)
             failure = self._explain(error, wire)
         else:
@@ -257,6 +276,9 @@ class S3fsClient:
             return Failure(status, "" if code == str(status) else code, detail, sent_once=wire.sent_once)
         if isinstance(error, _CREDENTIAL_ERRORS):
             return Failure(None, "NoCredentials", type(error).__name__, never_sent=True)
+        if isinstance(error, RecursionError):
+            # botocore asks where the bucket is, is redirected, and asks again.
+            return Failure(301, "PermanentRedirect", sent_once=False)
         cause = error.__context__ or error.__cause__
         detail = type(error).__name__ if cause is None else f"{type(error).__name__}, {type(cause).__name__}"
         if isinstance(error, boto.ParamValidationError | ValueError) and not wire.watched:

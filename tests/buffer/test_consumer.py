@@ -19,11 +19,6 @@ from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
 
 
-@pytest.fixture
-def inner(request: pytest.FixtureRequest) -> MemoryStore:
-    return MemoryStore(f"memory://{request.node.name}")
-
-
 def append(
     store: MemoryStore, name: str, entries: list[bytes] | None = None, metadata: tuple[Metadata, ...] = ()
 ) -> None:
@@ -39,7 +34,11 @@ def append_many(store: MemoryStore, count: int) -> None:
 
 
 def waiting(store: MemoryStore) -> list[int]:
-    return [entry.sequence for entry in Queue(store).read().entries_after(None, 10**6)]
+    queue = Queue(store)
+    state = queue.read()
+    acked = queue.acked()
+    first = state.first_sequence if acked is None else max(acked + 1, state.first_sequence)
+    return [found.sequence for found in queue.descriptors(first, 10**6, state=state)]
 
 
 def sequences(found: list[BatchDescriptor]) -> list[int]:

@@ -16,22 +16,27 @@ import pytest
 
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.coordinator import Durability
-from forebay.buffer.errors import Backpressure, Closed, InvalidInput, Timeout, Unavailable, Unknown
+from forebay.buffer.errors import (
+    Backpressure,
+    Closed,
+    Corrupt,
+    InvalidInput,
+    Timeout,
+    Unavailable,
+    Unknown,
+    Unsupported,
+)
 from forebay.buffer.fetch import Batch
 from forebay.buffer.filling import FLUSH_METADATA_BYTES, MAX_METADATA_BYTES
-from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.model import Metadata
+from forebay.buffer.names import at_time, ulid_in
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
 
 NEVER = 10_000.0
 """A flush interval that no test reaches by itself."""
-
-
-@pytest.fixture
-def inner(request: pytest.FixtureRequest) -> MemoryStore:
-    return MemoryStore(f"memory://{request.node.name}")
 
 
 def read_all(store: MemoryStore) -> list[Batch]:
@@ -123,7 +128,8 @@ def test_many_threads_lose_nothing_and_keep_their_own_order(inner: MemoryStore) 
         assert own == [f"{name}:{i}".encode() for i in range(300)]
 
 
-def test_opendata_layout_is_kept(inner: MemoryStore) -> None:
+def test_opendata_layout_is_kept() -> None:
+    inner = MemoryStore("memory://opendata-layout")
     layout: Any = {"profile": "opendata", "manifest_path": "ingest/manifest", "data_prefix": "ingest"}
     with Producer(inner, **layout) as producer:
         producer.produce(b"x")
@@ -168,9 +174,9 @@ def test_flush_makes_everything_before_it_durable(inner: MemoryStore) -> None:
         assert all(handle.done() for handle in handles)
 
 
-def test_finished_batches_are_listed_by_one_append(inner: MemoryStore) -> None:
+def test_finished_batches_are_listed_by_one_append(inner: MemoryStore, profile: str) -> None:
     """Group commit: what was uploaded while an append was under way goes into the next one together."""
-    store = FaultyStore(inner, {0: Fault.STALL}, only={"create"})
+    store = FaultyStore(inner, {0: Fault.STALL}, only={"replace"})
     with Producer(store, flush_interval=NEVER, flush_size_bytes=10, max_concurrent_uploads=8) as producer:
         first = producer.produce(b"0" * 10)
         first.wait(Durability.WRITTEN, timeout=30)
@@ -179,10 +185,12 @@ def test_finished_batches_are_listed_by_one_append(inner: MemoryStore) -> None:
             handle.wait(Durability.WRITTEN, timeout=30)
         store.release()
     assert len(read_all(inner)) == 8
-    assert store.calls["create"] + store.calls["replace"] == 2
+    registering = 1 if profile == "native" else 0
+    assert store.calls["replace"] == 2 + registering
 
 
-def test_empty_producer_writes_nothing(inner: MemoryStore) -> None:
+def test_empty_producer_writes_nothing() -> None:
+    inner = MemoryStore("memory://empty-producer")
     with Producer(inner) as producer:
         producer.flush().result(timeout=30)
     assert list(inner.list()) == []
@@ -202,11 +210,11 @@ def test_handle_can_be_awaited(inner: MemoryStore) -> None:
 
 
 def test_written_comes_before_durable(inner: MemoryStore) -> None:
-    store = FaultyStore(inner, {0: Fault.STALL}, only={"create"})
+    store = FaultyStore(inner, {0: Fault.STALL}, only={"replace"})
     with Producer(store, flush_interval=0.01) as producer:
         handle = producer.produce(b"x")
         handle.wait(Durability.WRITTEN, timeout=30)
-        assert [info.key.split("/")[0] for info in inner.list()] == ["data"]
+        assert len(list(inner.list("data/"))) == 1
         assert not handle.done()
         store.release()
         handle.result(timeout=30)
@@ -234,7 +242,7 @@ def test_entries_that_cannot_be_stored_are_refused_at_the_call(inner: MemoryStor
         for call in (producer.produce, producer.try_produce):
             with pytest.raises(InvalidInput, match=message):
                 call(entries)
-    assert list(inner.list()) == []
+    assert list(inner.list("data/")) == []
 
 
 def test_call_too_large_for_a_batch_is_refused_before_anything_is_copied(inner: MemoryStore) -> None:
@@ -343,19 +351,27 @@ def test_batch_that_cannot_be_stored_fails_its_own_calls_only(inner: MemoryStore
 
 @pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.OWN_RETRY, Fault.LATE, Fault.DROP, Fault.BUSY])
 def test_append_with_a_bad_answer_lists_the_batch_once(inner: MemoryStore, fault: Fault) -> None:
-    store = FaultyStore(inner, {0: fault}, only={"create"})
-    with Producer(store) as producer:
-        producer.produce(b"x").result(timeout=30)
-    store.land_late_requests()
-    assert entries_in(inner) == [b"x"]
+    for call in range(2):  # in version 2 the first write registers the writer
+        store = FaultyStore(inner, {call: fault}, only={"replace"})
+        with Producer(store) as producer:
+            producer.produce(b"%d" % call).result(timeout=30)
+        store.land_late_requests()
+    assert entries_in(inner) == [b"0", b"1"]
 
 
-def test_append_that_cannot_be_found_out_is_repeated_under_a_new_name(inner: MemoryStore) -> None:
-    """Version 1 forgets what was consumed: at least once is what it can promise."""
+def opendata_buffer(name: str) -> MemoryStore:
+    store = MemoryStore(f"memory://{name}")
+    store.create("manifest", Manifest.empty("new").to_bytes())
+    return store
+
+
+def test_append_that_cannot_be_found_out_is_repeated_under_a_new_name_in_version_1() -> None:
+    """It forgets what was consumed: at least once is what it can promise."""
+    inner = opendata_buffer("repeated-append")
 
     class ConsumedAtOnce(FaultyStore):
         def get(self, key: str) -> Any:
-            if self.calls["create"] == 1 and not seen:
+            if self.calls["replace"] == 1 and not seen:
                 consumer = Consumer(inner)
                 for batch in consumer:
                     seen.append(batch.location)
@@ -363,7 +379,7 @@ def test_append_that_cannot_be_found_out_is_repeated_under_a_new_name(inner: Mem
             return super().get(key)
 
     seen: list[str] = []
-    store = ConsumedAtOnce(inner, {0: Fault.LOSE_ANSWER}, only={"create"})
+    store = ConsumedAtOnce(inner, {0: Fault.LOSE_ANSWER}, only={"replace"})
     with Producer(store) as producer:
         producer.produce(b"x").result(timeout=30)
     (batch,) = read_all(inner)
@@ -371,22 +387,132 @@ def test_append_that_cannot_be_found_out_is_repeated_under_a_new_name(inner: Mem
     assert [batch.location] != seen
 
 
-def test_batch_swept_before_it_was_listed_is_stored_again(inner: MemoryStore) -> None:
+def test_batch_swept_before_it_was_listed_is_stored_again_in_version_1() -> None:
     """The collector took it for an orphan: the append came after half the grace period."""
     clock = ManualClock()
+    inner = opendata_buffer("swept-early")
 
     class SleepsAndIsSwept(FaultyStore):
-        def create(self, key: str, data: Any) -> Any:
-            if key == "manifest":
-                clock.advance(400)
-                inner.delete([info.key for info in inner.list("data/")])
-            return super().create(key, data)
+        def replace(self, key: str, data: Any, version: str) -> Any:
+            clock.advance(400)
+            inner.delete([info.key for info in inner.list("data/")])
+            return super().replace(key, data, version)
 
     with Producer(SleepsAndIsSwept(inner), grace=600, clock=clock) as producer:
         handle = producer.produce(b"x")
         producer.flush()
         handle.result()
     assert entries_in(inner) == [b"x"]
+
+
+def test_batch_below_the_collectors_floor_is_stored_again_above_it() -> None:
+    """However far the producer's clock is behind."""
+    inner = MemoryStore("memory://below-floor")
+    floor = at_time(2**47)
+    inner.create("manifest", Head(buffer_id="b" * 32, gc_floor=floor).to_bytes())
+    with Producer(inner, clock=ManualClock(now_ms=1_000)) as producer:
+        producer.produce([b"a", b"b"])
+    (batch,) = read_all(inner)
+    assert list(batch.entries) == [b"a", b"b"]
+    assert (ulid_in(batch.location) or "") > floor
+
+
+def test_batches_carry_facts_and_a_checksum_in_version_2() -> None:
+    inner = MemoryStore("memory://facts")
+    clock = ManualClock(now_ms=5_000)
+    with Producer(inner, flush_interval=NEVER, clock=clock) as producer:
+        producer.produce([b"a", b"bcd"])
+        clock.advance(2)
+        producer.produce(b"e")
+    (batch,) = read_all(inner)
+    facts = batch.descriptor.facts
+    assert facts is not None
+    assert (facts.records, facts.raw_bytes, facts.object_bytes) == (3, 3 * 4 + 5, batch.size)
+    assert (facts.first_time_ms, facts.last_time_ms, batch.descriptor.base_record) == (5_000, 7_000, 0)
+
+    damaged = bytearray(inner.get(batch.location).data)
+    damaged[0] ^= 1
+    inner.put(batch.location, damaged)
+    with pytest.raises(Corrupt, match=r"expected \d+ bytes with CRC32C [0-9a-f]{8}, found"):
+        read_all(inner)
+
+
+# Lasting writers
+
+
+def numbered(store: Any, **settings: Any) -> Producer:
+    return Producer(store, writer_id="orders", flush_interval=NEVER, clock=ManualClock(), **settings)
+
+
+def test_lasting_writer_that_starts_again_drops_what_is_durable() -> None:
+    inner = MemoryStore("memory://lasting")
+    with numbered(inner) as producer:
+        assert producer.last_number is None
+        for number in (1, 2, 3):
+            producer.produce(b"%d" % number, number=number)
+    with numbered(inner) as producer:
+        assert producer.last_number == 3
+        handles = [producer.produce(b"%d" % number, number=number) for number in (2, 3, 4)]
+        producer.flush()
+        for handle in handles:
+            handle.result()
+    with numbered(inner) as producer:
+        producer.produce(b"3", number=3)  # nothing but repeats: nothing is written
+        writes = Queue(inner).read()
+    assert entries_in(inner) == [b"1", b"2", b"3", b"4"]
+    assert Queue(inner).read().next_sequence == writes.next_sequence
+
+
+def test_call_that_could_not_be_stored_keeps_later_numbers_out_too() -> None:
+    """A later number in the manifest would say that everything before it is durable."""
+    inner = MemoryStore("memory://lasting-gap")
+    store = FaultyStore(inner, {0: Fault.FAIL}, only={"put"})
+    producer = numbered(store)
+    lost = producer.produce(b"1", number=1)
+    with pytest.raises(Unavailable):
+        producer.flush().result()
+    later = producer.produce(b"2", number=2)
+    with pytest.raises(Closed, match="repeat from that call on"):
+        producer.flush().result()
+    for handle in (lost, later):
+        with pytest.raises((Unavailable, Closed)):
+            handle.result()
+    producer.close()
+    with numbered(inner) as again:
+        assert again.last_number is None
+        again.produce(b"1", number=1)
+        again.produce(b"2", number=2)
+    assert entries_in(inner) == [b"1", b"2"]
+
+
+def test_numbers_belong_to_a_lasting_writer_and_grow() -> None:
+    inner = MemoryStore("memory://lasting-misused")
+    with Producer(inner) as producer, pytest.raises(InvalidInput, match="writer_id"):
+        producer.produce(b"x", number=1)
+    with numbered(inner) as producer:
+        with pytest.raises(InvalidInput, match="from 1"):
+            producer.produce(b"x")
+        producer.produce(b"x", number=5)
+        with pytest.raises(InvalidInput, match="must grow"):
+            producer.produce(b"x", number=5)
+    with pytest.raises(Unsupported, match="version 1"):
+        numbered(opendata_buffer("lasting-opendata"))
+
+
+def test_backlog_over_its_bound_refuses_until_it_is_trimmed() -> None:
+    inner = MemoryStore("memory://backlog")
+    clock = ManualClock()
+    with Producer(inner, max_backlog_bytes=100, compression="none", clock=clock) as producer:
+        producer.produce(b"x" * 200)
+        producer.flush().result()
+        clock.advance(2)
+        with pytest.raises(Backpressure, match="let its readers") as refused:
+            producer.produce(b"y")
+        assert refused.value.write == b"y"
+        Queue(inner).change_head(lambda head: head.trim(1, {})._next(), lambda _head: False)
+        clock.advance(2)
+        producer.produce(b"y")
+    assert entries_in(inner) == [b"y"]
 
 
 def test_unreachable_store_fails_the_handles_and_hangs_nobody(inner: MemoryStore) -> None:
@@ -401,7 +527,7 @@ def test_unreachable_store_fails_the_handles_and_hangs_nobody(inner: MemoryStore
 
 
 def test_lost_append_reports_unknown(inner: MemoryStore) -> None:
-    store = FaultyStore(inner, dict.fromkeys(range(10**4), Fault.DROP), only={"create"})
+    store = FaultyStore(inner, dict.fromkeys(range(10**4), Fault.DROP), only={"replace"})
     producer = Producer(store, clock=ManualClock())
     handle = producer.produce(b"x")
     with pytest.raises(Unknown):

@@ -1,0 +1,307 @@
+"""Groups: named readers of one buffer, each with a start, a fence and a frontier of its own (rfcs/0005).
+
+The head of the manifest knows a group's generation and start. Everything that moves is in the cursor object of that
+generation, so that readers never write where writers write.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, NotFound
+from forebay.buffer.manifest import Claim, Head, Queue
+from forebay.buffer.manifest.envelope import pack, unpack
+from forebay.buffer.manifest.head import trimmed
+from forebay.buffer.manifest.queue import CURSORS
+from forebay.buffer.register import DEFAULT_LIMITS, Limits, Register, Snapshot
+from forebay.buffer.store import ObjectStore, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+    from typing import Any
+
+    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.manifest.head import Group
+    from forebay.buffer.model import BatchDescriptor
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+
+
+class Cursor(Struct, frozen=True, array_like=True, tag="cursor"):
+    """One state of a group's cursor."""
+
+    buffer_id: str
+    epoch: int
+    claim_id: str
+    """Of the consumer that reads; empty once it has let go."""
+    acked: int | None
+    """The highest sequence up to which all is acknowledged; None if nothing is."""
+    number: int
+    """Grows with every write, so that no two states are the same bytes."""
+
+
+def check_group_name(name: str) -> str:
+    """Return the name if it can be a group's, or raise `InvalidInput`."""
+    if not _NAME.fullmatch(name) or name in {".", ".."}:
+        raise InvalidInput(f"a group's name is 1 to 100 letters, digits, '.', '_' or '-'; not {name!r}")
+    return name
+
+
+def cursor_key(name: str, generation: str) -> str:
+    """The key of a group's cursor."""
+    return f"{CURSORS}/{name}/{generation}"
+
+
+def open_cursor(
+    store: ObjectStore,
+    name: str,
+    generation: str,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    clock: Clock | None = None,
+    random: Random | None = None,
+) -> Register[Cursor]:
+    """Return the register that holds a group's cursor. A missing one means that the group is at its start."""
+    key = cursor_key(name, generation)
+    return Register(
+        store,
+        key,
+        decode=lambda data: unpack(data, Cursor, f"{store.url}/{key}"),
+        encode=pack,
+        limits=limits,
+        clock=clock,
+        random=random,
+    )
+
+
+class GroupReader:
+    """The read side of a group; made once by whoever comes first, then shared by its consumers one after the other."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        name: str,
+        *,
+        start: str | int | datetime = "earliest",
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._queue = queue
+        self._name = check_group_name(name)
+        generation = queue.new_id()
+        head = queue.change_head(
+            lambda head: (
+                None if name in head.groups else head.with_group(name, generation, queue.sequence_of(start, state=head))
+            ),
+            lambda head: name in head.groups,
+        )
+        self._group: Group = head.groups[name]
+        self._buffer_id = head.buffer_id
+        self._register = open_cursor(queue.store, name, self._group.generation, clock=clock, random=random)
+        self._known: Snapshot[Cursor] | None = None
+
+    def claim(self) -> Claim:
+        """Take the group over from the consumer before."""
+        claim_id = self._queue.new_id()
+
+        def take(cursor: Cursor | None) -> Cursor:
+            cursor = cursor or Cursor(self._buffer_id, 0, "", None, 0)
+            return replace(cursor, epoch=cursor.epoch + 1, claim_id=claim_id, number=cursor.number + 1)
+
+        self._known = self._register.update(take, lambda cursor: cursor.claim_id == claim_id)
+        cursor = self._checked(self._known)
+        return Claim(0 if cursor is None else cursor.epoch, claim_id)
+
+    def look(self, claim: Claim, after: int | None, limit: int) -> list[BatchDescriptor]:
+        """Return up to `limit` batches after sequence `after` (if None, after what is acknowledged).
+
+        Raises:
+            Fenced: another consumer has claimed the group since, or it was reset or deleted.
+            Trimmed: they are gone.
+        """
+        known = self._known
+        self._known = self._register.read() if known is None else self._register.read_if_changed(known)
+        cursor = self._checked(self._known)
+        self._check_owner(cursor, claim)
+        head = self._queue.read()
+        if not isinstance(head, Head) or head.groups.get(self._name) != self._group:
+            raise Fenced(f"{self._queue.url}: group {self._name} was reset or deleted; this consumer must stop")
+        if after is None:
+            after = self._group.start - 1 if cursor is None or cursor.acked is None else cursor.acked
+        if after + 1 < head.first_sequence:
+            raise trimmed(after + 1, head.first_sequence)
+        return self._queue.descriptors(after + 1, limit, state=head)
+
+    def ack(self, claim: Claim, through: int) -> None:
+        """Record that all batches up to and including `through` are done. What is recorded already does nothing.
+
+        Raises:
+            Fenced: another consumer has claimed the group since, and nothing was changed.
+        """
+
+        def done(cursor: Cursor) -> bool:
+            return cursor.claim_id == claim.claim_id and cursor.acked is not None and cursor.acked >= through
+
+        def change(cursor: Cursor | None) -> Cursor | None:
+            self._check_owner(cursor, claim)
+            if cursor is None or done(cursor):
+                return None
+            return replace(cursor, acked=through, number=cursor.number + 1)
+
+        self._known = self._register.update(change, done, known=self._known)
+
+    def release(self, claim: Claim) -> None:
+        """Let the group go, so that it can be reset or deleted without force. Nothing happens if we are fenced."""
+
+        def let_go(cursor: Cursor | None) -> Cursor | None:
+            if cursor is None or cursor.claim_id != claim.claim_id:
+                return None
+            return replace(cursor, claim_id="", number=cursor.number + 1)
+
+        self._known = self._register.update(let_go, lambda cursor: cursor.claim_id != claim.claim_id, known=self._known)
+
+    def acked(self) -> int | None:
+        """Return the last sequence acknowledged, as last seen here; None if there is none."""
+        cursor = self._known.value if self._known else None
+        acked = None if cursor is None else cursor.acked
+        return (self._group.start - 1 if self._group.start else None) if acked is None else acked
+
+    def waiting(self) -> int:
+        """Return how many batches were not acknowledged when the manifest was last read here."""
+        head = self._queue.last_seen()
+        acked = self.acked()
+        return 0 if head is None else max(0, head.next_sequence - (0 if acked is None else acked + 1))
+
+    @property
+    def conflict_rate(self) -> float:
+        """The share of this reader's cursor writes, from 0 to 1, that met another writer."""
+        return self._register.conflict_rate
+
+    def _check_owner(self, cursor: Cursor | None, claim: Claim) -> None:
+        if cursor is None or cursor.claim_id != claim.claim_id:
+            epoch = 0 if cursor is None else cursor.epoch
+            raise Fenced(
+                f"{self._register.url}: another consumer took over group {self._name} (its epoch is {epoch}, ours was "
+                f"{claim.epoch}); this one must stop, and has changed nothing since"
+            )
+
+    def _checked(self, snapshot: Snapshot[Cursor]) -> Cursor | None:
+        cursor = snapshot.value
+        if cursor is not None and cursor.buffer_id != self._buffer_id:
+            raise Corrupt(f"{self._register.url} belongs to buffer {cursor.buffer_id}; this one is {self._buffer_id}")
+        return cursor
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """What there is to know of a group."""
+
+    name: str
+    generation: str
+    start: int
+    """The first sequence of this generation."""
+    acked: int | None
+    """The last sequence acknowledged; None if there is none."""
+    epoch: int
+    alive: bool
+    """Whether a consumer has it: one that claimed it and has not closed. A killed one stays alive until the next."""
+    waiting: int
+    """Batches not acknowledged."""
+
+
+class Groups:
+    """The groups of a buffer, for looking and for tidying."""
+
+    def __init__(
+        self,
+        url: str | ObjectStore,
+        *,
+        manifest_path: str = "manifest",
+        storage_options: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+        self._queue = Queue(store, manifest_path, role="groups", clock=clock, random=random)
+
+    def list(self) -> list[GroupState]:
+        """Return every group, by name."""
+        head = self._head()
+        return [self._describe(head, name) for name in sorted(head.groups)]
+
+    def describe(self, name: str) -> GroupState:
+        """Return one group.
+
+        Raises:
+            NotFound: there is none of that name.
+        """
+        return self._describe(self._head(), name)
+
+    def reset(self, name: str, to: str | int | datetime, *, force: bool = False) -> GroupState:
+        """Let a group read again from another place, back or forth; its consumer, if any, is fenced.
+
+        Raises:
+            InvalidInput: a consumer has it, and `force` is not set.
+            Trimmed: that place is gone.
+        """
+        before = self._check_free(name, "reset", force=force)
+        generation = self._queue.new_id()
+
+        def change(head: Head) -> Head:
+            group = head.groups.get(name)
+            if group is None or group.generation != before.generation:
+                raise InvalidInput(f"{self._queue.url}: somebody else has changed group {name} meanwhile; look again")
+            return head.with_group(name, generation, self._queue.sequence_of(to, state=head))
+
+        def is_mine(head: Head) -> bool:
+            return name in head.groups and head.groups[name].generation == generation
+
+        return self._describe(self._queue.change_head(change, is_mine), name)
+
+    def delete(self, name: str, *, force: bool = False) -> None:
+        """Forget a group, so that it holds nothing back any more; its consumer, if any, is fenced.
+
+        Raises:
+            InvalidInput: a consumer has it, and `force` is not set.
+        """
+        before = self._check_free(name, "delete", force=force)
+
+        def gone(head: Head) -> bool:
+            return name not in head.groups or head.groups[name].generation != before.generation
+
+        self._queue.change_head(lambda head: None if gone(head) else head.without_group(name), gone)
+
+    def _head(self) -> Head:
+        return self._queue.change_head(lambda _head: None, lambda _head: False)
+
+    def _check_free(self, name: str, verb: str, *, force: bool) -> GroupState:
+        state = self.describe(name)
+        if state.alive and not force:
+            raise InvalidInput(
+                f"{self._queue.url}: a consumer has group {name}; close it first, or {verb} with force if it is dead"
+            )
+        return state
+
+    def _describe(self, head: Head, name: str) -> GroupState:
+        group = head.groups.get(check_group_name(name))
+        if group is None:
+            known = ", ".join(sorted(head.groups)) or "none"
+            raise NotFound(f"{self._queue.url} has no group {name!r}; there are: {known}")
+        cursor = open_cursor(self._queue.store, name, group.generation).read().value
+        acked = None if cursor is None else cursor.acked
+        following = group.start if acked is None else acked + 1
+        return GroupState(
+            name=name,
+            generation=group.generation,
+            start=group.start,
+            acked=acked,
+            epoch=0 if cursor is None else cursor.epoch,
+            alive=cursor is not None and cursor.claim_id != "",
+            waiting=max(0, head.next_sequence - max(following, head.first_sequence)),
+        )

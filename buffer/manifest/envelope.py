@@ -1,0 +1,45 @@
+"""The envelope of every version 2 object: `MessagePack ‖ crc32c:u32 ‖ version:u16 = 2` (rfcs/0005)."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, TypeVar
+
+import msgspec
+
+from forebay.buffer.checksum import crc32c
+from forebay.buffer.errors import Corrupt
+
+VERSION: Final = 2
+_TRAILER: Final = struct.Struct("<IH")
+_encoder = msgspec.msgpack.Encoder()
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def pack(value: msgspec.Struct) -> bytes:
+    """Return the object's bytes."""
+    body = _encoder.encode(value)
+    return body + _TRAILER.pack(crc32c(body), VERSION)
+
+
+def unpack(data: bytes | memoryview, kind: type[S], location: str) -> S:
+    """Return what the bytes hold.
+
+    Raises:
+        Corrupt: they are damaged, or something else; `location` is named.
+    """
+    data = bytes(data)
+    if len(data) < _TRAILER.size:
+        raise Corrupt(f"{location}: {len(data)} bytes are too few for an object of version {VERSION}")
+    body = data[: -_TRAILER.size]
+    checksum, version = _TRAILER.unpack_from(data, len(body))
+    if version != VERSION:
+        raise Corrupt(f"{location}: it is of version {version}; expected version {VERSION}")
+    found = crc32c(body)
+    if found != checksum:
+        raise Corrupt(f"{location}: its checksum is {found:08x}, and {checksum:08x} was written")
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Corrupt(f"{location}: it does not hold a {kind.__name__.lower()}: {error}") from error

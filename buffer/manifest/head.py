@@ -1,0 +1,400 @@
+"""The head of a version 2 manifest: everything that one compare-and-swap decides (rfcs/0005).
+
+Values here are immutable and know no store; every change returns a new head with the next revision.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, Trimmed, Unsupported
+from forebay.buffer.manifest.envelope import pack, unpack
+from forebay.buffer.model import BatchDescriptor, NewBatch
+from forebay.buffer.names import LOWEST, ulid_in
+from forebay.buffer.store.base import check_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KEPT_ENTRIES: Final = 64
+"""The newest entries that stay in the head when the others are sealed, at twice as many."""
+FANOUT: Final = 16
+"""So many references of one level become one of the next."""
+MAX_SEGMENT_ENTRIES: Final = 4096
+MAX_WRITERS: Final = 256
+KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
+
+
+class Ref(Struct, frozen=True, array_like=True):
+    """A sealed run of entries: a segment (level 0), or an index node over references of the level below."""
+
+    name: str
+    """The ULID that the object is named by."""
+    level: int
+    first_sequence: int
+    count: int
+    first_record: int | None
+    """None if the records before it were never counted (they come from version 1)."""
+    object_bytes: int
+    """Of all its batches."""
+    lowest: str
+    """The smallest ULID of anything reachable through it, itself included."""
+    first_time_ms: int | None
+    last_time_ms: int | None
+
+    @property
+    def end(self) -> int:
+        """The sequence after its last."""
+        return self.first_sequence + self.count
+
+
+class Node(Struct, frozen=True, array_like=True, tag="node"):
+    """A sealed object: entries at level 0, references above."""
+
+    buffer_id: str
+    level: int
+    first_sequence: int
+    first_record: int | None
+    entries: tuple[NewBatch, ...]
+    refs: tuple[Ref, ...]
+
+    def refer(self, name: str) -> Ref:
+        """The reference to this node, stored under `name`."""
+        if self.level == 0:
+            names = [ulid for entry in self.entries if (ulid := ulid_in(entry.location))]
+            starts = [entry.facts.first_time_ms for entry in self.entries if entry.facts]
+            ends = [entry.facts.last_time_ms for entry in self.entries if entry.facts]
+            sizes = sum(entry.facts.object_bytes for entry in self.entries if entry.facts)
+            count = len(self.entries)
+        else:
+            names = [ref.lowest for ref in self.refs]
+            starts = [ref.first_time_ms for ref in self.refs if ref.first_time_ms is not None]
+            ends = [ref.last_time_ms for ref in self.refs if ref.last_time_ms is not None]
+            sizes = sum(ref.object_bytes for ref in self.refs)
+            count = sum(ref.count for ref in self.refs)
+        return Ref(
+            name,
+            self.level,
+            self.first_sequence,
+            count,
+            self.first_record,
+            sizes,
+            min([name, *names]),
+            min(starts, default=None),
+            max(ends, default=None),
+        )
+
+
+class Owner(Struct, frozen=True, array_like=True):
+    """The unnamed consumer."""
+
+    epoch: int
+    claim_id: str
+    """Random; only the process that made the claim knows it."""
+    acked: int | None
+    """The highest sequence up to which all is acknowledged; None if nothing is."""
+
+
+class Group(Struct, frozen=True, array_like=True):
+    """A named reader, as the head knows it; its frontier is in a cursor object."""
+
+    generation: str
+    """Of this name's present life: random, known beforehand to the one who made it alone."""
+    start: int
+    """The first sequence it reads."""
+
+
+class Hold(Struct, frozen=True, array_like=True):
+    """Something that must not be trimmed or swept until it expires."""
+
+    first_sequence: int | None
+    """The lowest sequence still needed; None if it holds uploads alone."""
+    floor: str | None
+    """The lowest ULID of uploads that are not listed yet; None if it holds entries alone."""
+    expires_ms: int
+    purpose: str
+
+
+class Writer(Struct, frozen=True, array_like=True):
+    """How far a writer has come."""
+
+    number: int
+    """Of its last append."""
+    revision: int
+    """The head's revision at that append: the least recent writer is forgotten first."""
+
+
+class Head(Struct, frozen=True, array_like=True, tag="head"):
+    """One state of a version 2 manifest."""
+
+    buffer_id: str
+    revision: int = 0
+    required_features: tuple[str, ...] = ()
+    first_sequence: int = 0
+    """The lowest sequence that is retained."""
+    next_sequence: int = 0
+    next_record: int = 0
+    gc_floor: str = LOWEST
+    """Nothing named below it is listed, or ever will be."""
+    owner: Owner | None = None
+    groups: dict[str, Group] = {}
+    holds: dict[str, Hold] = {}
+    writers: dict[str, Writer] = {}
+    dropped: int = 0
+    """Batches that retention removed unread, so far."""
+    refs: tuple[Ref, ...] = ()
+    """Sealed entries, oldest first."""
+    tail: tuple[NewBatch, ...] = ()
+    """The newest entries, oldest first."""
+
+    @property
+    def tail_start(self) -> int:
+        """The sequence of the tail's first entry."""
+        return self.next_sequence - len(self.tail)
+
+    @property
+    def count(self) -> int:
+        """How many batches are retained."""
+        return self.next_sequence - self.first_sequence
+
+    @property
+    def epoch(self) -> int:
+        """The unnamed consumer's epoch."""
+        return self.owner.epoch if self.owner else 0
+
+    @property
+    def object_bytes(self) -> int:
+        """The size of all retained batches whose size is known; a reference partly trimmed counts as a whole."""
+        sealed = sum(ref.object_bytes for ref in self.refs)
+        return sealed + sum(entry.facts.object_bytes for entry in self.tail if entry.facts)
+
+    def to_bytes(self) -> bytes:
+        """The object as stored."""
+        return pack(self)
+
+    def _next(self, **changes: object) -> Head:
+        return replace(self, revision=self.revision + 1, **changes)
+
+    # Writers
+
+    def register_writer(self, writer_id: str) -> Head:
+        """Remember a writer before its first append, so that its absence later means that it was forgotten."""
+        return self._next(writers=self._with_writer(writer_id, 0))
+
+    def append(self, batches: tuple[NewBatch, ...], writer_id: str, number: int) -> Head:
+        """List batches at the end.
+
+        Raises:
+            BelowFloor: a batch is named below the collector's floor and may have been swept.
+        """
+        for batch in batches:
+            check_key(batch.location)
+            ulid = ulid_in(batch.location)
+            if ulid is not None and ulid < self.gc_floor:
+                raise BelowFloor(self.gc_floor)
+        return self._next(
+            next_sequence=self.next_sequence + len(batches),
+            next_record=self.next_record + sum(batch.facts.records for batch in batches if batch.facts),
+            tail=self.tail + batches,
+            writers=self._with_writer(writer_id, number),
+        )
+
+    def _with_writer(self, writer_id: str, number: int) -> dict[str, Writer]:
+        writers = {**self.writers, writer_id: Writer(number, self.revision + 1)}
+        while len(writers) > MAX_WRITERS:
+            del writers[min(writers, key=lambda known: writers[known].revision)]
+        return writers
+
+    # Sealing
+
+    def plan_seal(self) -> Node | None:
+        """What the next appender should store as a node first, if anything."""
+        run = self._last_run()
+        if len(run) >= FANOUT:
+            return Node(self.buffer_id, run[0].level + 1, run[0].first_sequence, run[0].first_record, (), run)
+        if len(self.tail) < 2 * KEPT_ENTRIES:
+            return None
+        entries = self.tail[: min(len(self.tail) - KEPT_ENTRIES, MAX_SEGMENT_ENTRIES)]
+        return Node(self.buffer_id, 0, self.tail_start, self._base_records()[0], entries, ())
+
+    def _last_run(self) -> tuple[Ref, ...]:
+        if not self.refs:
+            return ()
+        start = len(self.refs)
+        while start and self.refs[start - 1].level == self.refs[-1].level:
+            start -= 1
+        return self.refs[start : start + FANOUT]
+
+    def seal(self, ref: Ref) -> Head:
+        """The head with a stored node in the place of what it holds, or as it is if that no longer stands there.
+
+        The revision is left to the change that this goes with.
+        """
+        if ref.lowest < self.gc_floor:
+            return self
+        if ref.level == 0:
+            if self.tail_start != ref.first_sequence or len(self.tail) < ref.count:
+                return self
+            return replace(self, refs=(*self.refs, ref), tail=self.tail[ref.count :])
+        covered = [i for i, known in enumerate(self.refs) if ref.first_sequence <= known.first_sequence < ref.end]
+        below = [self.refs[i] for i in covered]
+        whole = (
+            below
+            and below[0].first_sequence == ref.first_sequence
+            and below[-1].end == ref.end
+            and all(known.level == ref.level - 1 for known in below)
+        )
+        if not whole:
+            return self
+        return replace(self, refs=(*self.refs[: covered[0]], ref, *self.refs[covered[-1] + 1 :]))
+
+    # The unnamed consumer
+
+    def claim(self, claim_id: str) -> Head:
+        """Make a claim of the unnamed consumer."""
+        acked = self.owner.acked if self.owner else None
+        return self._next(owner=Owner(self.epoch + 1, claim_id, acked))
+
+    def ack(self, through: int) -> Head:
+        """Move the unnamed consumer's frontier; entries stay until the collector trims them."""
+        if self.owner is None:
+            raise Fenced("no consumer has claimed this buffer")
+        return self._next(owner=replace(self.owner, acked=through))
+
+    # Groups and holds
+
+    def with_group(self, name: str, generation: str, start: int) -> Head:
+        """Make a group, or give it a new life, that reads from `start`."""
+        if not 0 <= start <= self.next_sequence:
+            raise InvalidInput(f"a group starts at a sequence from 0 to {self.next_sequence}, not {start}")
+        if start < self.first_sequence:
+            raise trimmed(start, self.first_sequence)
+        return self._next(groups={**self.groups, name: Group(generation, start)})
+
+    def without_group(self, name: str) -> Head:
+        """Forget a group."""
+        return self._next(groups={known: group for known, group in self.groups.items() if known != name})
+
+    def with_hold(self, hold_id: str, hold: Hold) -> Head:
+        """Add a hold, or renew it."""
+        if hold.first_sequence is not None and hold.first_sequence < self.first_sequence:
+            raise trimmed(hold.first_sequence, self.first_sequence)
+        return self._next(holds={**self.holds, hold_id: hold})
+
+    def without_hold(self, hold_id: str) -> Head:
+        """Let go of a hold."""
+        return self._next(holds={known: hold for known, hold in self.holds.items() if known != hold_id})
+
+    # Collecting
+
+    @property
+    def lowest(self) -> str | None:
+        """The smallest ULID that can be reached; None if there is none."""
+        listed = [ulid for entry in self.tail if (ulid := ulid_in(entry.location))]
+        return min([*listed, *(ref.lowest for ref in self.refs)], default=None)
+
+    def trim(self, point: int, nodes: Mapping[str, Node]) -> Head:
+        """Drop everything below a sequence. A reference that reaches below it is replaced by what is left of its node.
+
+        Raises:
+            NodeNeeded: that node is not among those given.
+        """
+        refs: list[Ref] = []
+        pending = list(reversed(self.refs))
+        while pending:
+            ref = pending.pop()
+            if ref.end <= point:
+                continue
+            if ref.first_sequence >= point or ref.level == 0:
+                refs.append(ref)
+            elif ref.name not in nodes:
+                raise NodeNeeded(ref)
+            else:
+                pending.extend(reversed(nodes[ref.name].refs))
+        kept = self.tail[max(0, point - self.tail_start) :]
+        return replace(self, first_sequence=max(point, self.first_sequence), refs=tuple(refs), tail=kept)
+
+    # Reading
+
+    def tail_descriptors(self, first: int, limit: int) -> list[BatchDescriptor]:
+        """Up to `limit` descriptors from sequence `first` on, which must be in the tail."""
+        start = first - self.tail_start
+        bases = self._base_records()
+        return [
+            describe(self.tail_start + i, self.tail[i], bases[i])
+            for i in range(start, min(start + limit, len(self.tail)))
+        ]
+
+    def _base_records(self) -> list[int | None]:
+        """The number of each tail entry's first record; None from the last uncounted entry backwards."""
+        bases: list[int | None] = []
+        base: int | None = self.next_record
+        for entry in reversed(self.tail):
+            base = None if base is None or entry.facts is None else base - entry.facts.records
+            bases.append(base)
+        bases.reverse()
+        return bases
+
+
+class BelowFloor(InvalidInput):
+    """A batch is named below the collector's floor: store it again under a name above `floor`."""
+
+    floor: str
+
+    def __init__(self, floor: str) -> None:
+        super().__init__(f"a batch is named below the collector's floor {floor} and may have been swept")
+        self.floor = floor
+
+
+class NodeNeeded(Exception):
+    """A trim goes through this reference, so its node has to be read first."""
+
+    def __init__(self, ref: Ref) -> None:
+        super().__init__(ref.name)
+        self.ref = ref
+
+
+def trimmed(asked: int, first: int) -> Trimmed:
+    """The error for who asks for what is gone."""
+    return Trimmed(f"batch {asked} was trimmed; the first one left is {first}", first=first)
+
+
+def describe(sequence: int, entry: NewBatch, base_record: int | None) -> BatchDescriptor:
+    """The descriptor of an entry."""
+    return BatchDescriptor(sequence, entry.location, entry.metadata, entry.facts, base_record)
+
+
+def describe_all(node: Node) -> list[BatchDescriptor]:
+    """The descriptors of a segment's entries."""
+    found = []
+    base = node.first_record
+    for sequence, entry in enumerate(node.entries, node.first_sequence):
+        found.append(describe(sequence, entry, base))
+        base = None if base is None or entry.facts is None else base + entry.facts.records
+    return found
+
+
+def read_head(data: bytes | memoryview, location: str) -> Head:
+    """Return the head that the bytes hold.
+
+    Raises:
+        Corrupt: they are damaged, or contradict themselves.
+        Unsupported: the head needs a release that knows more.
+    """
+    head = unpack(data, Head, location)
+    unknown = set(head.required_features) - KNOWN_FEATURES
+    if unknown:
+        raise Unsupported(f"{location} needs {', '.join(sorted(unknown))}, which this release does not know: upgrade")
+    at = head.refs[0].first_sequence if head.refs else head.tail_start
+    if not at <= head.first_sequence <= head.next_sequence or head.tail_start < 0:
+        raise Corrupt(f"{location}: it retains from {head.first_sequence}, but lists from {at} to {head.next_sequence}")
+    for ref in head.refs:
+        if ref.first_sequence != at or ref.count < 1:
+            raise Corrupt(f"{location}: a reference to {ref.name} stands for {ref.first_sequence}; expected {at}")
+        at = ref.end
+    if at != head.tail_start:
+        raise Corrupt(f"{location}: references end at {at}, but the newest entries start at {head.tail_start}")
+    return head
