@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forebay.buffer import metrics, names
-from forebay.buffer.batch import encode_batch
+from forebay.buffer.batch import encode_blocks
 from forebay.buffer.checksum import crc32c
 from forebay.buffer.coordinator import DeltaRejected
 from forebay.buffer.errors import Closed, ForebayError, Unknown
@@ -88,7 +88,7 @@ class BatchUploader:
             return None
         began = self._clock.monotonic()
         try:
-            data = encode_batch(filled.take_entries(), self._compression, self._compression_level)
+            data = encode_blocks(filled.take_blocks(), filled.count, self._compression, self._compression_level)
             uploaded = self._upload(data, filled.metadata, self._facts(filled, data), filled.number)
         except ForebayError as error:
             self._gap = error
@@ -127,26 +127,40 @@ class BatchUploader:
 
     def _append(self, batches: Sequence[Uploaded]) -> None:
         number = batches[-1].number
-        repeats = 0
-        while True:
-            try:
-                self._queue.append([uploaded.batch for uploaded in batches], number=number)
-                break
-            except BelowFloor as error:
-                # The collector has passed them by: they may be swept already, and may no longer be listed.
-                batches = [self._upload_again(uploaded, above=error.floor) for uploaded in batches]
-            except PlaceConsumed as error:
-                if repeats == _MOST_REPEATS:
-                    raise
-                repeats += 1
-                # Whether it was applied can never be found out. Being read twice is the lesser evil; and under a new
-                # name, since by the old one a reader could meet an object that was swept.
-                _log.warning("%s; %d batches are appended again and may be read twice", error, len(batches))
-                metrics.appends_repeated.add(len(batches), self._attributes)
-                batches = [self._upload_again(uploaded) for uploaded in batches]
+        try:
+            batches = self._append_above_floor(batches, number)
+        except PlaceConsumed as doubt:
+            batches = self._append_again(batches, number, doubt)
         if isinstance(self._queue.last_seen(), Manifest):
             for uploaded in batches:
                 self._put_back_if_overtaken(uploaded)
+
+    def _append_again(self, batches: Sequence[Uploaded], number: int | None, doubt: Unknown) -> Sequence[Uploaded]:
+        """Append batches of which it can never be found out whether they were appended.
+
+        Being read twice is the lesser evil; and under new names, since by the old ones a reader could meet an object
+        that was swept. Whatever goes wrong here, they may be there already.
+        """
+        for _ in range(_MOST_REPEATS):
+            _log.warning("%s; %d batches are appended again and may be read twice", doubt, len(batches))
+            metrics.appends_repeated.add(len(batches), self._attributes)
+            try:
+                batches = [self._upload_again(uploaded) for uploaded in batches]
+                return self._append_above_floor(batches, number)
+            except PlaceConsumed as error:
+                doubt = error
+            except ForebayError as failure:
+                raise Unknown(f"{doubt}; appending it again failed: {failure}") from failure
+        raise doubt
+
+    def _append_above_floor(self, batches: Sequence[Uploaded], number: int | None) -> Sequence[Uploaded]:
+        """Append, and return what was appended: under new names if the collector has passed the old ones by."""
+        while True:
+            try:
+                self._queue.append([uploaded.batch for uploaded in batches], number=number)
+                return batches
+            except BelowFloor as error:
+                batches = [self._upload_again(uploaded, above=error.floor) for uploaded in batches]
 
     def _put_back_if_overtaken(self, uploaded: Uploaded) -> None:
         """Store an object again that a version 1 collector may have swept because its listing took so long."""

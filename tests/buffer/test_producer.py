@@ -387,6 +387,29 @@ def test_append_that_cannot_be_found_out_is_repeated_under_a_new_name_in_version
     assert [batch.location] != seen
 
 
+def test_append_in_doubt_that_cannot_be_repeated_is_unknown_and_not_failed() -> None:
+    """It may have been read already: the second try's failure says nothing of the first."""
+    inner = opendata_buffer("repeated-in-vain")
+
+    class ConsumedAtOnce(FaultyStore):
+        def get(self, key: str) -> Any:
+            if self.calls["replace"] == 1:
+                consumer = Consumer(inner)
+                consumer.next_descriptors(9)
+                consumer.ack_through(0)
+                self._choose = lambda _number: Fault.FAIL
+            return super().get(key)
+
+    store = ConsumedAtOnce(inner, {0: Fault.LOSE_ANSWER}, only={"replace", "put"})
+    store._choose = lambda number: Fault.LOSE_ANSWER if number == 1 else None  # number 0 is the upload
+    producer = Producer(store)
+    handle = producer.produce(b"x")
+    with pytest.raises(Unknown, match="appending it again failed"):
+        producer.close()
+    with pytest.raises(Unknown):
+        handle.result()
+
+
 def test_batch_swept_before_it_was_listed_is_stored_again_in_version_1() -> None:
     """The collector took it for an orphan: the append came after half the grace period."""
     clock = ManualClock()
