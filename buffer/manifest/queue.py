@@ -203,12 +203,14 @@ class Queue:
 
     def _append(self, batches: tuple[NewBatch, ...], number: int) -> range:
         locations = [batch.location for batch in batches]
-        tried: State = self._empty()
+        tried: State | None = None
+        place = 0
         consumed = False
 
         def add(state: State | None) -> State:
-            nonlocal tried
+            nonlocal tried, place
             tried = state or self._empty()
+            place = tried.next_sequence
             if isinstance(tried, Manifest):
                 return tried.append(batches)
             if self.writer_id not in tried.writers:
@@ -223,12 +225,12 @@ class Queue:
                 return None if writer is None else writer.number >= number
             if isinstance(state, Manifest) and state.lists_any(locations):
                 return True
-            consumed = state.first_sequence > tried.next_sequence
+            consumed = state.first_sequence > place
             if consumed:
                 return None
             # Written on version 1 and found migrated: it is where it was put, or nowhere.
             return isinstance(state, Head) and any(
-                found.location == locations[0] for found in self.descriptors(tried.next_sequence, 1, state=state)
+                found.location == locations[0] for found in self.descriptors(place, 1, state=state)
             )
 
         try:
@@ -237,14 +239,14 @@ class Queue:
             if consumed:
                 raise PlaceConsumed(
                     f"{self.url}: the append of {locations[0]} was in doubt, and what stood at its place, sequence "
-                    f"{tried.next_sequence}, has been consumed meanwhile"
+                    f"{place}, has been consumed meanwhile"
                 ) from error
             # Its number is used up: nothing may be appended under it again.
             self._number = number
             raise
         self._number = number
         self._sealed = None
-        return range(tried.next_sequence, tried.next_sequence + len(batches))
+        return range(place, place + len(batches))
 
     def _seal_if_due(self) -> None:
         head = self.last_seen()

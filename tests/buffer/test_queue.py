@@ -39,6 +39,15 @@ def test_missing_manifest_is_an_empty_queue_of_the_profile_asked_for(profile: An
     assert isinstance(Queue(store).read(), Head if profile == "native" else Manifest)
 
 
+def test_head_beside_cursors_and_segments_is_appended_to() -> None:
+    """Only a missing one is suspicious."""
+    store = MemoryStore("memory://head-and-cursors")
+    Queue(store).append(batches("a"))
+    store.put("segments/any.segment", b"x")
+    store.put("cursors/etl/1", b"x")
+    assert Queue(store).append(batches("b")) == range(1, 2)
+
+
 def test_missing_head_beside_what_it_left_is_corrupt_and_not_empty() -> None:
     store = MemoryStore("memory://lost-head")
     store.put("segments/any.segment", b"x")
