@@ -93,6 +93,13 @@ class StoreError(ForebayError):
 class NotFound(StoreError):
     """The bucket, folder or object does not exist."""
 
+    bucket: bool
+    """Whether it is the bucket that is missing: then nothing is known of any object."""
+
+    def __init__(self, message: str, *, bucket: bool = False) -> None:
+        super().__init__(message)
+        self.bucket = bucket
+
 
 class Denied(StoreError):
     """The store refused: credentials are missing, wrong or too weak. Nothing was applied."""

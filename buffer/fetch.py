@@ -129,6 +129,8 @@ class FetchHandle:
         try:
             found = self.store.get(descriptor.location)
         except NotFound as error:
+            if error.bucket:
+                raise
             raise NotFound(
                 f"{self.store.url}/{descriptor.location}, batch {descriptor.sequence}, is not there. It may have been "
                 "swept after another consumer acknowledged it: check that nobody else acknowledges this buffer, that "

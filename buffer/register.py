@@ -125,8 +125,8 @@ class Register(Generic[T]):
         """Return what is there now."""
         try:
             found = self.store.get(self.key)
-        except NotFound:
-            return Snapshot(None, None, b"")
+        except NotFound as error:
+            return _absent(error)
         return Snapshot(self.decode(found.data), found.version, found.data)
 
     def read_if_changed(self, known: Snapshot[T]) -> Snapshot[T]:
@@ -135,8 +135,8 @@ class Register(Generic[T]):
             return self.read()
         try:
             found = self.store.get_if_changed(self.key, known.version)
-        except NotFound:
-            return Snapshot(None, None, b"")
+        except NotFound as error:
+            return _absent(error)
         return known if found is None else Snapshot(self.decode(found.data), found.version, found.data)
 
     def update(
@@ -175,6 +175,12 @@ class Register(Generic[T]):
             self._writes += 1
             self._conflicts += isinstance(outcome, NotApplied) and outcome.condition_failed
         return outcome
+
+
+def _absent(error: NotFound) -> Snapshot[T]:
+    if error.bucket:
+        raise error  # of an object in a bucket that is not there, nobody can say that it is missing
+    return Snapshot(None, None, b"")
 
 
 class _Update(Generic[T]):

@@ -12,7 +12,8 @@ from forebay.buffer.errors import Denied, ForebayError, InvalidInput, NotFound, 
 from forebay.buffer.store.base import InDoubt, NotApplied
 
 _NO_OBJECT = frozenset({"NoSuchKey", "BlobNotFound"})
-_NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
+NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
+"""Codes that say that the bucket itself is missing."""
 _EXISTS = frozenset({"BlobAlreadyExists"})
 _BAD_CREDENTIALS = frozenset(
     {
@@ -115,8 +116,9 @@ def _error_without_answer(failure: Failure, place: str) -> ForebayError | None:
 
 
 def _error_by_code(failure: Failure, place: str) -> ForebayError | None:
-    if failure.code in _NO_BUCKET:
-        return NotFound(f"{place}: the bucket does not exist ({failure}); create it, or correct URL or endpoint_url")
+    if failure.code in NO_BUCKET:
+        hint = "create it, or correct URL or endpoint_url"
+        return NotFound(f"{place}: the bucket does not exist ({failure}); {hint}", bucket=True)
     if failure.code in _NO_OBJECT:
         return NotFound(f"{place}: there is no such object ({failure.status} {failure.code})")
     if failure.code in _WRONG_PLACE or failure.status in {301, 302, 307, 308}:

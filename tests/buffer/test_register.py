@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import pickle
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forebay.buffer.errors import Denied, Fenced, InvalidInput, Timeout, Unavailable, Unknown
+from forebay.buffer.errors import Denied, Fenced, InvalidInput, NotFound, Timeout, Unavailable, Unknown
 from forebay.buffer.register import Limits, Register
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
@@ -213,6 +214,16 @@ def test_denied_write_is_raised_at_once(inner: MemoryStore) -> None:
     with pytest.raises(Denied):
         open_register(store).update(add("a"), holds("a"))
     assert store.calls["create"] == 1
+
+
+def test_missing_bucket_is_not_taken_for_a_missing_object(inner: MemoryStore) -> None:
+    class NoBucket(FaultyStore):
+        def get(self, key: str) -> Any:
+            raise NotFound("the bucket does not exist", bucket=True)
+
+    with pytest.raises(NotFound, match="bucket"):
+        open_register(NoBucket(inner)).read()
+    assert pickle.loads(pickle.dumps(NotFound("gone", bucket=True))).bucket
 
 
 @pytest.mark.parametrize("bad", [{"max_attempts": 0}, {"max_seconds": 0}, {"max_seconds": float("nan")}])
