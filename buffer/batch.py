@@ -151,28 +151,72 @@ def encode_batch(
         InvalidInput: an entry is null, is not bytes or is too large; they are more than `max_raw_bytes` in all (which
             readers would refuse); or there is no such compression or level.
     """
-    code = _CODES.get(compression)
-    if code is None:
-        raise InvalidInput(f"compression must be one of {', '.join(_CODES)}; got {compression!r}")
-    if type(level) is not int or level not in LEVELS:
-        raise InvalidInput(f"a zstd level is a whole number from {LEVELS[0]} to {LEVELS[-1]}; got {level!r}")
+    check_compression(compression, level)
     values = _to_large_binary(entries)
     size = raw_size(values)
     if size > max_raw_bytes:
         raise InvalidInput(
             f"{len(values)} entries make a block of {size} bytes; the most is {max_raw_bytes}: split them"
         )
-    lengths = pc.binary_length(values)
-    longest = pc.max(lengths).as_py() or 0
-    if longest > MAX_ENTRY_BYTES:
-        raise InvalidInput(f"an entry is {longest} bytes long; the most is {MAX_ENTRY_BYTES}")
-    lengths = lengths.cast(pa.uint32())
-    footer = FOOTER.pack(code, len(values), VERSION)
+    lengths = _lengths(values)
+    footer = FOOTER.pack(_CODES[compression], len(values), VERSION)
     if compression == "none":
         return memoryview(plain_page.write_block(values, lengths, footer)).cast("B")[: size + len(footer)]
     block = memoryview(plain_page.write_block(values, lengths))[:size]
     # In one go, and then a copy of the little that is left: a stream could write the footer in place, and is slower.
-    return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True).compress(block) + footer
+    return _compressor(level).compress(block) + footer
+
+
+def write_block(entries: Sequence[bytes] | pa.Array | pa.ChunkedArray) -> memoryview:
+    """Return the record block of the entries. Blocks one after the other are the block of all their entries.
+
+    Raises:
+        InvalidInput: an entry is null, is not bytes or is too large.
+    """
+    values = _to_large_binary(entries)
+    return memoryview(plain_page.write_block(values, _lengths(values)))[: raw_size(values)]
+
+
+def encode_blocks(
+    blocks: list[memoryview], count: int, compression: Compression = "zstd", level: int = DEFAULT_LEVEL
+) -> bytearray:
+    """Return the batch object of the `count` entries in the blocks, which are taken out of the list on the way.
+
+    The same object as `encode_batch` makes, a few per cent slower; but beside it there is never more in memory than
+    the blocks that are not in it yet.
+    """
+    check_compression(compression, level)
+    batch = bytearray()
+    stream = _compressor(level).compressobj(size=sum(map(len, blocks))) if compression == "zstd" else None
+    blocks.reverse()
+    while blocks:
+        block = blocks.pop()
+        batch += block if stream is None else stream.compress(block)
+        del block  # or it would stay until the next one is there
+    if stream is not None:
+        batch += stream.flush()
+    batch += FOOTER.pack(_CODES[compression], count, VERSION)
+    return batch
+
+
+def check_compression(compression: str, level: int) -> None:
+    """Raise `InvalidInput` if there is no such compression or level."""
+    if compression not in _CODES:
+        raise InvalidInput(f"compression must be one of {', '.join(_CODES)}; got {compression!r}")
+    if type(level) is not int or level not in LEVELS:
+        raise InvalidInput(f"a zstd level is a whole number from {LEVELS[0]} to {LEVELS[-1]}; got {level!r}")
+
+
+def _compressor(level: int) -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
+
+
+def _lengths(values: pa.LargeBinaryArray) -> pa.UInt32Array:
+    lengths = pc.binary_length(values)
+    longest = pc.max(lengths).as_py() or 0
+    if longest > MAX_ENTRY_BYTES:
+        raise InvalidInput(f"an entry is {longest} bytes long; the most is {MAX_ENTRY_BYTES}")
+    return lengths.cast(pa.uint32())
 
 
 def _to_large_binary(entries: Sequence[bytes] | pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:

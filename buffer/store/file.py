@@ -157,10 +157,10 @@ class FileStore(ObjectStore):
 
     def delete(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
         """Delete files, and return the failures by key."""
+        paths = {key: self._path(key) for key in keys}  # all checked before anything is deleted
         failures: dict[str, StoreError] = {}
         folders = set()
-        for key in keys:
-            path = self._path(key)
+        for key, path in paths.items():
             try:
                 with self._typed_errors(key), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                     path.unlink()
@@ -254,10 +254,11 @@ def _make_folder(folder: Path) -> None:
     """Make the folder and those above it, so that they survive a crash as well as what is put into them."""
     if folder.is_dir():
         return
-    if folder.exists():
-        raise NotADirectoryError
     _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)  # another process may have been quicker
+    except FileExistsError:
+        raise NotADirectoryError from None
     _sync_folder(folder.parent)
 
 

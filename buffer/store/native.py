@@ -19,7 +19,7 @@ from obstore import store as stores
 
 from forebay.buffer.errors import InvalidInput, Unsupported
 from forebay.buffer.store.base import ObjectInfo, StoredObject
-from forebay.buffer.store.failures import Failure, RequestFailed, row_failure
+from forebay.buffer.store.failures import NO_BUCKET, Failure, RequestFailed, row_failure
 from forebay.buffer.store.options import NativeOptions, S3Options, redact
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _DEBUG_FORM = "\n\nDebug source:\n"
 _STATUS = re.compile(r"^ *status: (\d{3}),$", re.MULTILINE)
 _BODY = re.compile(r"^ *body: Some\(\n *(\".*\"),\n *\),$", re.MULTILINE)
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
-_MESSAGE = re.compile(r"<Message>([^<]{1,200})")
+_MESSAGE = re.compile(r"<Message>([^<\\]{1,200})")
 _KIND = re.compile(r"HttpError \{\n *kind: (\w+),")
 _DELETE_FAILED = re.compile(r"DeleteFailed \{\n *path: .*\n *code: \"(\w+)\",$", re.MULTILINE)
 _REPEATS = re.compile(r"^ *retries: (\d+),$", re.MULTILINE)
@@ -139,7 +139,7 @@ class ObstoreClient:
             try:
                 self._call(partial(self._delete, key))
             except RequestFailed as error:
-                if error.failure.code not in {"NoSuchKey", "BlobNotFound"}:
+                if error.failure.status != 404 or error.failure.code in NO_BUCKET:
                     failures[key] = error.failure
         return failures
 
@@ -207,7 +207,8 @@ class ObstoreClient:
             detail = redact(message[1], self._options) if message else ""
             return Failure(int(status[1]), code[1] if code else "", detail, sent_once=sent_once)
         if row := _DELETE_FAILED.search(debug):
-            return row_failure(row[1], "")
+            # Azure's rows carry a status where S3's carry a code.
+            return Failure(int(row[1])) if row[1].isdigit() else row_failure(row[1], "")
         if "BareRedirect" in debug:
             return Failure(301, "PermanentRedirect", sent_once=sent_once)
         kind = _KIND.search(debug)

@@ -1,0 +1,240 @@
+"""A store that knows what must always hold of the buffer in it, and checks that after every single write.
+
+It sees each state of the manifest and of the cursors, and each deletion, in the order in which the store did them:
+whoever made them, however late they arrived. What it keeps beside the store is the log as it should be.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forebay.buffer.groups import Cursor, cursor_key
+from forebay.buffer.manifest.envelope import unpack
+from forebay.buffer.manifest.head import Head, Node, read_head, read_node
+from forebay.buffer.manifest.queue import CURSORS
+from forebay.buffer.names import ulid_in
+from forebay.buffer.store.base import Applied, Data, ObjectInfo, ObjectStore, Outcome, StoredObject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from forebay.buffer.errors import StoreError
+    from forebay.buffer.manifest.head import Ref
+
+
+class WatchedStore(ObjectStore):
+    """Any store with one native buffer in it. A write that breaks an invariant raises `AssertionError`.
+
+    Args:
+        inner: the store that does the work; empty at first.
+        retention: whether batches may be dropped that were not read.
+    """
+
+    head: Head | None
+    """The manifest as it is."""
+    listed: list[str]
+    """The locations ever listed, by sequence."""
+    deleted: set[str]
+    """The batches and segments ever deleted."""
+    violations: list[str]
+    """What was found, for callers whose threads swallow errors."""
+
+    def __init__(self, inner: ObjectStore, *, manifest_path: str = "manifest", retention: bool = False) -> None:
+        self.url = inner.url
+        self.inner = inner
+        self.head = None
+        self.listed = []
+        self.deleted = set()
+        self.violations = []
+        self._manifest_path = manifest_path
+        self._retention = retention
+        self._places: dict[str, int] = {}
+        self._generations: set[str] = set()
+        self._cursors: dict[str, Cursor] = {}
+        self._nodes: dict[str, Node] = {}
+        self._reachable: set[str] = set()
+
+    # The store
+
+    def get(self, key: str) -> StoredObject:
+        """Read through."""
+        return self.inner.get(key)
+
+    def get_if_changed(self, key: str, version: str) -> StoredObject | None:
+        """Read through."""
+        return self.inner.get_if_changed(key, version)
+
+    def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """List through."""
+        return self.inner.list(prefix, start_after=start_after)
+
+    def put(self, key: str, data: Data) -> str:
+        """Write through, and look."""
+        version = self.inner.put(key, data)
+        self._look_at(key, data)
+        return version
+
+    def create(self, key: str, data: Data) -> Outcome:
+        """Write through, and look."""
+        outcome = self.inner.create(key, data)
+        if isinstance(outcome, Applied):
+            self._look_at(key, data)
+        return outcome
+
+    def replace(self, key: str, data: Data, version: str) -> Outcome:
+        """Write through, and look."""
+        outcome = self.inner.replace(key, data, version)
+        if isinstance(outcome, Applied):
+            self._look_at(key, data)
+        return outcome
+
+    def delete(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
+        """Look, and delete through."""
+        keys = list(keys)
+        for key in keys:
+            self._check(key not in self._reachable, f"{key} was deleted and is reachable")
+            self._check(key != self._manifest_path, "the manifest was deleted")
+            if key.startswith(f"{CURSORS}/"):
+                self._check(key not in self._live_cursors(), f"{key} was deleted and its group is there")
+                self._cursors.pop(key, None)
+            else:
+                self.deleted.add(key)
+        return self.inner.delete(keys)
+
+    # What a test may ask
+
+    def frontier(self, name: str) -> int:
+        """The first sequence that a group has not acknowledged, by its cursor as it is now."""
+        assert self.head is not None
+        group = self.head.groups[name]
+        cursor = self._cursors.get(cursor_key(name, group.generation))
+        return group.start if cursor is None or cursor.acked is None else cursor.acked + 1
+
+    def cursor(self, key: str) -> Cursor | None:
+        """A cursor as it is now."""
+        return self._cursors.get(key)
+
+    def place_of(self, location: str) -> int | None:
+        """The sequence under which a batch was ever listed."""
+        return self._places.get(location)
+
+    # Looking
+
+    def _look_at(self, key: str, data: Data) -> None:
+        if key == self._manifest_path:
+            self._look_at_head(read_head(bytes(data), key))
+        elif key.startswith(f"{CURSORS}/"):
+            self._look_at_cursor(key, unpack(bytes(data), Cursor, key))
+        else:
+            self._check(key not in self._reachable, f"{key} was written again while it is reachable")
+
+    def _look_at_head(self, new: Head) -> None:
+        old, self.head = self.head, new
+        if old is not None:
+            self._check(new.buffer_id == old.buffer_id, "the buffer's id changed")
+            self._check(new.revision > old.revision, f"revision {new.revision} follows {old.revision}")
+            self._check(new.next_sequence >= old.next_sequence, f"sequences went back to {new.next_sequence}")
+            self._check(new.first_sequence >= old.first_sequence, f"what was trimmed at {old.first_sequence} came back")
+            self._check(new.gc_floor >= old.gc_floor, f"the floor went down from {old.gc_floor} to {new.gc_floor}")
+            self._check_owner(old, new)
+            self._check_writers(old, new)
+            self._check_trim(old, new)
+        self._check_groups(old, new)
+        self._check_entries(new)
+
+    def _check_entries(self, new: Head) -> None:
+        """Contiguous, each location at one place for ever, nothing missing, nothing below the floor."""
+        self._reachable = set()
+        at = new.refs[0].first_sequence if new.refs else new.tail_start
+        self._check(at <= new.first_sequence, f"{new.first_sequence} is retained, but the lists begin at {at}")
+        locations = [location for ref in new.refs for location in self._below(ref, new)]
+        locations += [entry.location for entry in new.tail]
+        self._check(at + len(locations) == new.next_sequence, "the sequences are not contiguous")
+        for sequence, location in enumerate(locations, at):
+            if sequence == len(self.listed):
+                self._check(location not in self._places, f"{location} is listed twice")
+                self._check(location not in self.deleted, f"{location} is listed and was deleted before")
+                self._places[location] = sequence
+                self.listed.append(location)
+            known = self.listed[sequence]
+            self._check(known == location, f"sequence {sequence} was {known} and is {location}")
+            name = ulid_in(location)
+            self._check(name is None or name >= new.gc_floor, f"{location} is listed below the floor {new.gc_floor}")
+            if sequence >= new.first_sequence:
+                self._reachable.add(location)
+        present = {found.key for found in self.inner.list()}
+        self._check(self._reachable <= present, f"reachable and missing: {sorted(self._reachable - present)}")
+
+    def _below(self, ref: Ref, head: Head) -> Iterator[str]:
+        key = f"segments/{ref.name}.segment"
+        self._check(ref.name >= head.gc_floor, f"{key} is listed below the floor {head.gc_floor}")
+        self._check(key not in self.deleted, f"{key} is listed and was deleted before")
+        self._reachable.add(key)
+        if key not in self._nodes:
+            self._nodes[key] = read_node(self.inner.get(key).data, key)
+        node = self._nodes[key]
+        self._check(node.refer(ref.name) == ref, f"{key} is not what the reference says")
+        for child in node.refs:
+            yield from self._below(child, head)
+        for entry in node.entries:
+            yield entry.location
+
+    def _check_owner(self, old: Head, new: Head) -> None:
+        if old.owner is None or new.owner is None:
+            self._check(old.owner is None or new.owner is not None, "the owner vanished")
+        else:
+            self._check_claim((old.owner.epoch, old.owner.claim_id), (new.owner.epoch, new.owner.claim_id), "the owner")
+            self._check_frontier(old.owner.acked, new.owner.acked, "the owner")
+
+    def _look_at_cursor(self, key: str, new: Cursor) -> None:
+        old = self._cursors.get(key)
+        self._cursors[key] = new
+        if old is not None:
+            self._check(new.number > old.number, f"{key}: number {new.number} follows {old.number}")
+            self._check_claim((old.epoch, old.claim_id), (new.epoch, new.claim_id), key)
+            self._check_frontier(old.acked, new.acked, key)
+
+    def _check_claim(self, old: tuple[int, str], new: tuple[int, str], whose: str) -> None:
+        if new[1] not in {old[1], ""}:
+            self._check(new[0] == old[0] + 1, f"{whose}: a claim made epoch {new[0]} of {old[0]}")
+        else:
+            self._check(new[0] == old[0], f"{whose}: the epoch changed without a claim")
+
+    def _check_frontier(self, old: int | None, new: int | None, whose: str) -> None:
+        self._check(old is None or (new is not None and new >= old), f"{whose}: the frontier went from {old} to {new}")
+
+    def _check_writers(self, old: Head, new: Head) -> None:
+        for writer_id in old.writers.keys() & new.writers.keys():
+            before, after = old.writers[writer_id].number, new.writers[writer_id].number
+            self._check(after >= before, f"writer {writer_id} went back from {before} to {after}")
+
+    def _check_groups(self, old: Head | None, new: Head) -> None:
+        before = old.groups if old is not None else {}
+        for name, group in new.groups.items():
+            if before.get(name) == group:
+                continue
+            self._check(group.generation not in self._generations, f"generation {group.generation} came back")
+            self._check(group.start >= new.first_sequence, f"group {name} starts at {group.start}, which is gone")
+            self._generations.add(group.generation)
+        for hold_id, hold in new.holds.items():
+            kept = hold.first_sequence is None or hold.first_sequence >= new.first_sequence
+            self._check(kept, f"hold {hold_id} wants {hold.first_sequence}, and it was trimmed")
+
+    def _check_trim(self, old: Head, new: Head) -> None:
+        point = new.first_sequence
+        if point == old.first_sequence:
+            return
+        readers = [self.frontier(name) for name in new.groups]
+        if new.owner is not None:
+            readers.append(old.first_sequence if new.owner.acked is None else new.owner.acked + 1)
+        allowed = new.next_sequence if self._retention else min(readers, default=old.first_sequence)
+        self._check(point <= allowed, f"trimmed to {point}, and a reader is at {allowed}")
+
+    def _live_cursors(self) -> set[str]:
+        groups = self.head.groups if self.head is not None else {}
+        return {cursor_key(name, group.generation) for name, group in groups.items()}
+
+    def _check(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            self.violations.append(otherwise)
+            raise AssertionError(otherwise)

@@ -1,0 +1,158 @@
+"""How many requests a call costs, and that a conditional write is sent once whatever comes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from forebay.buffer.errors import Unavailable, Unknown
+from forebay.buffer.store import Applied, InDoubt, ObjectStore
+from forebay.testing.proxy import CannedServer, Fault, FaultProxy, http_answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from conftest import Backend
+
+    from forebay.testing.servers import SeaweedServer
+
+
+@pytest.fixture
+def proxy(weed: SeaweedServer) -> Iterator[FaultProxy]:
+    with FaultProxy(weed.endpoint_url) as proxy:
+        yield proxy
+
+
+def methods(proxy: FaultProxy | CannedServer) -> list[str]:
+    return [line.split()[0] for line in proxy.requests]
+
+
+def test_every_call_is_one_request(s3: Backend, proxy: FaultProxy) -> None:
+    store = s3.open(endpoint_url=proxy.endpoint_url)
+
+    version = store.put("key", b"data" * 1000)
+    store.get("key")
+    store.get_if_changed("key", version)
+    store.create("new", b"1")
+    store.create("new", b"2")
+    store.replace("key", b"2", version)
+    store.replace("key", b"3", version)
+    list(store.list())
+    store.delete(["key", "new"])
+
+    assert methods(proxy) == ["PUT", "GET", "GET", "PUT", "PUT", "PUT", "PUT", "GET", "POST"]
+
+
+def test_a_large_write_is_one_request(s3: Backend, proxy: FaultProxy) -> None:
+    store = s3.open(endpoint_url=proxy.endpoint_url)
+    data = bytes(20 * 1024 * 1024)
+
+    created = store.create("large", data)
+    assert isinstance(created, Applied)
+    store.replace("large", data + b"1", created.version)
+
+    assert methods(proxy) == ["PUT", "PUT"]
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_conditional_write_is_sent_once_and_in_doubt_when_the_server_fails(s3: Backend, status: int) -> None:
+    with CannedServer(http_answer(status)) as server:
+        store = s3.open(endpoint_url=server.endpoint_url, max_attempts=5)
+
+        assert isinstance(store.create("key", b"1"), InDoubt)
+        assert isinstance(store.replace("key", b"1", '"version"'), InDoubt)
+
+    assert methods(server) == ["PUT", "PUT"]
+
+
+@pytest.mark.parametrize("fault", [fault for fault in Fault if fault not in {Fault.NONE, Fault.CUT_AFTER_ANSWER}])
+def test_a_conditional_write_is_sent_once_when_the_connection_breaks(
+    s3: Backend, proxy: FaultProxy, fault: Fault
+) -> None:
+    store = s3.open(endpoint_url=proxy.endpoint_url, read_timeout=0.5, max_attempts=5)
+    store.put("warm-up", b"")  # so that the connection is a reused one, on which aiohttp would replay
+    proxy.requests.clear()
+    proxy.choose = lambda _: fault
+
+    assert isinstance(store.create("key", b"data"), InDoubt)
+
+    assert methods(proxy) == ["PUT"]
+
+
+CALLS: dict[str, Callable[[ObjectStore], object]] = {
+    "get": lambda store: store.get("key"),
+    "get_if_changed": lambda store: store.get_if_changed("key", '"v"'),
+    "list": lambda store: list(store.list()),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_reads_are_repeated_a_bounded_number_of_times(s3: Backend, call: str) -> None:
+    with CannedServer(http_answer(503)) as server:
+        store = s3.open(endpoint_url=server.endpoint_url, max_attempts=3)
+
+        with pytest.raises(Unavailable, match=r"503.*try again later") as caught:
+            CALLS[call](store)
+
+    assert store.url in str(caught.value)
+    assert methods(server) == ["GET"] * 3
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT_BEFORE_ANSWER, Fault.RESET_BEFORE_ANSWER, Fault.CUT_IN_ANSWER])
+def test_reads_survive_a_broken_connection(s3: Backend, proxy: FaultProxy, fault: Fault) -> None:
+    store = s3.open(endpoint_url=proxy.endpoint_url)
+    data = bytes(range(256)) * 4096
+    store.put("key", data)
+    faults = iter([fault, fault])
+    proxy.choose = lambda line: next(faults, Fault.NONE) if line.startswith("GET") else Fault.NONE
+
+    assert store.get("key").data == data
+    assert [row.key for row in store.list()] == ["key"]
+
+
+def test_half_an_object_is_never_returned(s3: Backend, proxy: FaultProxy) -> None:
+    store = s3.open(endpoint_url=proxy.endpoint_url, max_attempts=2)
+    store.put("key", bytes(1_000_000))
+    proxy.choose = lambda _: Fault.CUT_IN_ANSWER
+
+    with pytest.raises(Unavailable):
+        store.get("key")
+
+    assert methods(proxy) == ["PUT", "GET", "GET"]
+
+
+def test_a_put_is_repeated_and_succeeds(s3: Backend, proxy: FaultProxy) -> None:
+    store = s3.open(endpoint_url=proxy.endpoint_url)
+    faults = iter([Fault.CUT_BEFORE_ANSWER, Fault.CUT_IN_BODY])
+    proxy.choose = lambda _: next(faults, Fault.NONE)
+
+    version = store.put("key", b"data")
+
+    assert store.get("key").version == version
+    assert methods(proxy) == ["PUT", "PUT", "PUT", "GET"]
+
+
+def test_a_put_that_never_gets_an_answer_is_unknown(s3: Backend, proxy: FaultProxy) -> None:
+    store = s3.open(endpoint_url=proxy.endpoint_url, max_attempts=2)
+    proxy.choose = lambda _: Fault.CUT_BEFORE_ANSWER
+
+    with pytest.raises(Unknown, match="may or may not"):
+        store.put("key", b"data")
+
+    assert methods(proxy) == ["PUT", "PUT"]
+    assert bytes(s3.open().get("key").data) == b"data"
+
+
+def test_deletes_are_repeated_and_the_failures_told_by_key(s3: Backend, proxy: FaultProxy) -> None:
+    store = s3.open(endpoint_url=proxy.endpoint_url, max_attempts=3)
+    store.put("key", b"")
+    faults = iter([Fault.CUT_BEFORE_ANSWER])
+    proxy.choose = lambda _: next(faults, Fault.NONE)
+    assert store.delete(["key"]) == {}
+
+    proxy.choose = lambda _: Fault.CUT_BEFORE_ANSWER
+    failures = store.delete(["a", "b"])
+
+    assert {key: type(error) for key, error in failures.items()} == {"a": Unavailable, "b": Unavailable}
+    assert methods(proxy) == ["PUT", "POST", "POST", "POST", "POST", "POST"]
