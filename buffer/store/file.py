@@ -89,7 +89,7 @@ class FileStore(ObjectStore):
             with self._typed_errors(key), self._filled(path, data) as temporary:
                 with _locked(path.parent):
                     version = _rename_over(temporary, path, _stat(path))
-                _sync_folder(path.parent)
+                _sync_written(path.parent)
         except _FolderNotSyncedError as error:
             raise Unknown(f"{self.url}/{key} was written, but may not survive a crash: {error}") from error
         return version
@@ -106,7 +106,7 @@ class FileStore(ObjectStore):
                     if path.is_dir():
                         raise IsADirectoryError from None
                     return NotApplied("it exists")
-                _sync_folder(path.parent)
+                _sync_written(path.parent)
         except _FolderNotSyncedError as error:
             return InDoubt(f"it was created, but may not survive a crash: {error}")
         return Applied(version)
@@ -125,7 +125,7 @@ class FileStore(ObjectStore):
                     if _version(now) != version:
                         return NotApplied("its version has changed")
                     version = _rename_over(temporary, path, now)
-                _sync_folder(path.parent)
+                _sync_written(path.parent)
         except _FolderNotSyncedError as error:
             return InDoubt(f"it was replaced, but may not survive a crash: {error}")
         return Applied(version)
@@ -168,7 +168,7 @@ class FileStore(ObjectStore):
             except StoreError as error:
                 failures[key] = error
         for folder in folders:
-            with suppress(_FolderNotSyncedError):  # a deletion that a crash undoes is swept again
+            with suppress(OSError):  # a deletion that a crash undoes is swept again
                 _sync_folder(folder)
         return failures
 
@@ -268,11 +268,15 @@ def _is_utf8(name: str) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_written(folder: Path) -> None:
+    try:
+        _sync_folder(folder)
     except OSError as error:
         raise _FolderNotSyncedError(error.strerror or str(error)) from error

@@ -1,0 +1,146 @@
+"""What only a file store has: folders, disks that fill up, clocks that stand still, temporary files."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.buffer.errors import Denied, InvalidInput, NotFound, Unavailable, Unknown
+from forebay.buffer.store import Applied, InDoubt, NotApplied, open_store
+from forebay.buffer.store import file as file_module
+from forebay.buffer.store.file import FileStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileStore:
+    return FileStore(f"file://{tmp_path}/buffer")
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file() and path.name != ".forebay-lock")
+
+
+def fail_fsync(monkeypatch: pytest.MonkeyPatch, number: int, *, of_folder: bool) -> None:
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        is_folder = Path(f"/proc/self/fd/{descriptor}").is_dir()
+        if is_folder == of_folder:
+            raise OSError(number, os.strerror(number))
+        real(descriptor)
+
+    monkeypatch.setattr(file_module.os, "fsync", fsync)
+
+
+def test_full_disk_is_unavailable_and_leaves_the_old_object_and_no_litter(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = store.put("key", b"old")
+    fail_fsync(monkeypatch, errno.ENOSPC, of_folder=False)
+    for write in (
+        lambda: store.put("key", b"new"),
+        lambda: store.replace("key", b"new", version),
+        lambda: store.create("other", b"new"),
+    ):
+        with pytest.raises(Unavailable, match="disk is full"):
+            write()
+    assert store.get("key").data == b"old"
+    assert files_below(tmp_path) == ["key"]
+
+
+def test_folder_that_cannot_be_synced_leaves_the_write_in_doubt(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = store.put("key", b"old")
+    fail_fsync(monkeypatch, errno.EIO, of_folder=True)
+    assert isinstance(store.replace("key", b"new", version), InDoubt)
+    assert isinstance(store.create("other", b"new"), InDoubt)
+    with pytest.raises(Unknown, match="may not survive a crash"):
+        store.put("third", b"new")
+    assert store.get("key").data == b"new"
+
+
+def test_denied_folder_is_denied_with_what_to_check(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_args: Any, **_kwargs: Any) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    store.put("earlier", b"x")
+    monkeypatch.setattr(file_module.os, "open", refuse)
+    for write in (lambda: store.put("key", b"x"), lambda: store.create("new/key", b"x")):
+        with pytest.raises(Denied, match="check who owns"):
+            write()
+
+
+def test_version_grows_even_if_the_clock_stands_still_or_goes_back(store: FileStore, tmp_path: Path) -> None:
+    """Inodes are reused: without a time that grows, an old version could come back."""
+    path = tmp_path / "buffer" / "key"
+    seen = {store.put("key", b"x")}
+    future_ns = path.stat().st_mtime_ns + 10**15
+    os.utime(path, ns=(future_ns, future_ns))
+    for _ in range(20):
+        version = store.put("key", b"x")
+        assert path.stat().st_mtime_ns > future_ns
+        future_ns = path.stat().st_mtime_ns
+        assert version not in seen
+        seen.add(version)
+
+
+def test_file_changed_by_another_program_has_another_version(store: FileStore, tmp_path: Path) -> None:
+    version = store.put("key", b"old")
+    (tmp_path / "buffer" / "key").write_bytes(b"edited")
+    assert isinstance(store.replace("key", b"new", version), NotApplied)
+    found = store.get_if_changed("key", version)
+    assert found is not None
+    assert found.data == b"edited"
+
+
+def test_leftovers_of_a_crash_are_not_listed(store: FileStore, tmp_path: Path) -> None:
+    store.put("data/key", b"x")
+    (tmp_path / "buffer" / "data" / ".forebay-tmp-1-2").write_bytes(b"half")
+    assert [info.key for info in store.list()] == ["data/key"]
+
+
+def test_name_that_no_key_can_have_is_passed_over(store: FileStore, tmp_path: Path) -> None:
+    store.put("key", b"x")
+    Path(os.fsdecode(os.fsencode(tmp_path / "buffer") + b"/\xff\xfe")).write_bytes(b"?")
+    assert [info.key for info in store.list()] == ["key"]
+
+
+@pytest.mark.parametrize("key", ["a", "a/b/c"])
+def test_object_and_folder_of_one_name_are_refused(store: FileStore, key: str) -> None:
+    store.put("a/b", b"x")
+    for write in (lambda: store.put(key, b"y"), lambda: store.create(key, b"y")):
+        with pytest.raises(InvalidInput, match="both an object and a folder"):
+            write()
+    with pytest.raises(NotFound):
+        store.get(key)
+
+
+def test_reserved_and_overlong_names_are_refused(store: FileStore) -> None:
+    for key in (".forebay-lock", "data/.forebay-tmp-1", "x" * 256):
+        with pytest.raises(InvalidInput):
+            store.put(key, b"x")
+
+
+def test_handles_of_a_folder_and_of_one_above_exclude_each_other(tmp_path: Path) -> None:
+    outer, inner = open_store(f"file://{tmp_path}"), open_store(f"file://{tmp_path}/sub")
+    first = inner.create("key", b"1")
+    assert isinstance(first, Applied)
+    assert isinstance(outer.replace("sub/key", b"2", first.version), Applied)
+    assert isinstance(inner.replace("key", b"3", first.version), NotApplied)
+
+
+@pytest.mark.parametrize("url", ["file://relative/path", "file://host/path"])
+def test_url_that_is_no_local_folder_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="three slashes"):
+        FileStore(url)
+
+
+def test_folder_with_spaces_and_signs_can_be_named(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}/a%20b%23c")
+    store.put("key", b"x")
+    assert (tmp_path / "a b#c" / "key").read_bytes() == b"x"
