@@ -213,9 +213,10 @@ def _compressor(level: int) -> zstandard.ZstdCompressor:
 
 def _lengths(values: pa.LargeBinaryArray) -> pa.UInt32Array:
     lengths = pc.binary_length(values)
-    longest = pc.max(lengths).as_py() or 0
-    if longest > MAX_ENTRY_BYTES:
-        raise InvalidInput(f"an entry is {longest} bytes long; the most is {MAX_ENTRY_BYTES}")
+    if values.total_values_length > MAX_ENTRY_BYTES:
+        longest = pc.max(lengths).as_py()
+        if longest > MAX_ENTRY_BYTES:
+            raise InvalidInput(f"an entry is {longest} bytes long; the most is {MAX_ENTRY_BYTES}")
     return lengths.cast(pa.uint32())
 
 

@@ -137,6 +137,7 @@ class Consumer:
         self._first_handed_out: int | None = None
         self._frontier: int | None = None
         self._unwritten_acks = 0
+        self._gaps: dict[int, int] = {}
 
         self._claim = self._side.claim()
         if last_acked is not None:
@@ -212,7 +213,8 @@ class Consumer:
         """
         with self._acking:
             first = self._check_handed_out(sequence)
-            expected = first if self._frontier is None else self._frontier + 1
+            following = first if self._frontier is None else self._frontier + 1
+            expected = self._gaps.get(following, following)
             if sequence != expected:
                 raise InvalidInput(f"{self.url}: batch {expected} must be acknowledged next, not {sequence}")
             if self._unwritten_acks + 1 >= DEQUEUE_EVERY:
@@ -301,13 +303,14 @@ class Consumer:
             self._check_open()
             self._flush()
             state = self._queue.read()
-            first = to if isinstance(to, int) else self._queue.sequence_of(to, state=state)
+            first = self._queue.sequence_of(to, state=state)
             if first < state.first_sequence:
                 raise trimmed(first, state.first_sequence)
             with self._moving:
                 self._cursor = first - 1
                 self._first_handed_out = None
                 self._frontier = None
+                self._gaps.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -336,18 +339,29 @@ class Consumer:
     def _look(self, max_batches: int) -> tuple[int | None, list[BatchDescriptor]]:
         """The cursor, and what follows it in the manifest."""
         self._check_open()
-        cursor = self._cursor
-        try:
-            found = self._side.look(self._claim, cursor, max_batches)
-        except Trimmed as error:
-            if not self._skips:
-                raise
-            found = self._side.look(self._claim, error.first - 1, max_batches)
-            missed = error.first - (0 if cursor is None else cursor + 1)
-            self.skipped += missed
-            _log.warning("%s: %d batches were trimmed unread; going on at %d", self.url, missed, error.first)
-        metrics.queue_length.set(self._side.waiting(), self._attributes)
-        return cursor, found
+        while True:
+            cursor = self._cursor
+            try:
+                found = self._side.look(self._claim, cursor, max_batches)
+            except Trimmed as error:
+                if not self._skips:
+                    raise
+                self._skip(cursor, error.first)
+            else:
+                metrics.queue_length.set(self._side.waiting(), self._attributes)
+                return cursor, found
+
+    def _skip(self, cursor: int | None, first: int) -> None:
+        """Go on at the first batch left, and count what was missed once."""
+        last = self._side.acked() if cursor is None else cursor
+        missing = 0 if last is None else last + 1
+        with self._moving:
+            if self._cursor != cursor:
+                return
+            self._cursor = first - 1
+            self._gaps[missing] = first
+            self.skipped += first - missing
+        _log.warning("%s: %d batches were trimmed unread; going on at %d", self.url, first - missing, first)
 
     def _peek(self) -> tuple[int | None, Batch | None]:
         cursor, found = self._look(1)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from forebay.buffer.model import BatchDescriptor
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_CURSOR_KEY: Final = re.compile(rf"{CURSORS}/({_NAME.pattern})/([0-9a-f]{{32}})")
 
 
 class Cursor(Struct, frozen=True, array_like=True, tag="cursor"):
@@ -56,6 +57,12 @@ def check_group_name(name: str) -> str:
 def cursor_key(name: str, generation: str) -> str:
     """The key of a group's cursor."""
     return f"{CURSORS}/{name}/{generation}"
+
+
+def parse_cursor_key(key: str) -> tuple[str, str] | None:
+    """The group and the generation whose cursor a key is; None if it is no cursor's."""
+    found = _CURSOR_KEY.fullmatch(key)
+    return None if found is None else (found.group(1), found.group(2))
 
 
 def open_cursor(
@@ -111,11 +118,11 @@ class GroupReader:
         claim_id = self._queue.new_id()
 
         def take(cursor: Cursor | None) -> Cursor:
-            cursor = cursor or Cursor(self._buffer_id, 0, "", None, 0)
+            cursor = self._checked(cursor) or Cursor(self._buffer_id, 0, "", None, 0)
             return replace(cursor, epoch=cursor.epoch + 1, claim_id=claim_id, number=cursor.number + 1)
 
         self._known = self._register.update(take, lambda cursor: cursor.claim_id == claim_id)
-        cursor = self._checked(self._known)
+        cursor = self._known.value
         return Claim(0 if cursor is None else cursor.epoch, claim_id)
 
     def look(self, claim: Claim, after: int | None, limit: int) -> list[BatchDescriptor]:
@@ -127,7 +134,7 @@ class GroupReader:
         """
         known = self._known
         self._known = self._register.read() if known is None else self._register.read_if_changed(known)
-        cursor = self._checked(self._known)
+        cursor = self._checked(self._known.value)
         self._check_owner(cursor, claim)
         head = self._queue.read()
         if not isinstance(head, Head) or head.groups.get(self._name) != self._group:
@@ -191,8 +198,7 @@ class GroupReader:
                 f"{claim.epoch}); this one must stop, and has changed nothing since"
             )
 
-    def _checked(self, snapshot: Snapshot[Cursor]) -> Cursor | None:
-        cursor = snapshot.value
+    def _checked(self, cursor: Cursor | None) -> Cursor | None:
         if cursor is not None and cursor.buffer_id != self._buffer_id:
             raise Corrupt(f"{self._register.url} belongs to buffer {cursor.buffer_id}; this one is {self._buffer_id}")
         return cursor

@@ -19,6 +19,11 @@
 | `forebay.acks` | counter | `{batch}` | batches acknowledged |
 | `forebay.queue.length` | gauge | `{batch}` | batches waiting, as last seen |
 | `forebay.consumer.lag` | gauge | `s` | age of the newest entry of the batch fetched last |
+| `forebay.collection.deleted` | counter | `{object}` | objects that the collector deleted |
+| `forebay.collection.failed` | counter | `{object}` | objects that it could not delete and will try again |
+| `forebay.collection.dropped` | counter | `{batch}` | batches that retention dropped unread |
+| `forebay.collection.errors` | counter | `{run}` | collections in the background that ended in an error |
+| `forebay.collection.duration` | histogram | `s` | one collection |
 
 Each carries the attribute `buffer`, the buffer's URL.
 """
@@ -46,3 +51,8 @@ fetch_duration = _meter.create_histogram("forebay.fetch.duration", "s")
 acks = _meter.create_counter("forebay.acks", "{batch}")
 queue_length = _meter.create_gauge("forebay.queue.length", "{batch}")
 consumer_lag = _meter.create_gauge("forebay.consumer.lag", "s")
+collection_deleted = _meter.create_counter("forebay.collection.deleted", "{object}")
+collection_failed = _meter.create_counter("forebay.collection.failed", "{object}")
+collection_dropped = _meter.create_counter("forebay.collection.dropped", "{batch}")
+collection_errors = _meter.create_counter("forebay.collection.errors", "{run}")
+collection_duration = _meter.create_histogram("forebay.collection.duration", "s")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 LOWEST: Final = "0" * 26
 """Below or equal to every ULID."""
 
+_ULID: Final = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 _ULID_FILE: Final = re.compile(r"(?:^|/)([0-7][0-9A-HJKMNP-TV-Z]{25})(?:\.[a-z]+)?$")
 _HIGHEST: Final = (1 << 128) - 1
 
@@ -29,6 +30,11 @@ def mint(clock: Clock, random: Random, *, above: str = LOWEST) -> str:
 def at_time(time_ms: int) -> str:
     """Return the lowest ULID of a moment."""
     return str(ULID.from_int(max(0, min(time_ms, (1 << 48) - 1)) << 80))
+
+
+def is_ulid(text: str) -> bool:
+    """Return whether a text is a ULID as `mint` writes it."""
+    return _ULID.fullmatch(text) is not None
 
 
 def ulid_in(key: str) -> str | None:

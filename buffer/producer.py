@@ -12,7 +12,7 @@ from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from forebay.buffer.batch import DEFAULT_LEVEL, encode_batch
+from forebay.buffer.batch import DEFAULT_LEVEL, check_compression
 from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator
 from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, Timeout, Unsupported
@@ -99,7 +99,7 @@ class Producer:
     ) -> None:
         if not grace > 0:
             raise InvalidInput(f"grace must be a positive number of seconds, not {grace}")
-        encode_batch([], compression, compression_level)  # refuses what there is not
+        check_compression(compression, compression_level)
         check_key(data_prefix)
         config = CoordinatorConfig(
             queue_capacity=max_buffered_calls,
@@ -263,7 +263,7 @@ class Producer:
                 f"{self.url}: calls carry numbers, from 1, with a lasting writer_id, and without one none"
             )
         if self.last_number is not None and number <= self.last_number:
-            call.entries = []
+            call.drop_entries()
             return
         if number <= self._last_queued_number:
             raise InvalidInput(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from forebay.buffer.errors import StoreError
-    from forebay.buffer.manifest.head import Ref
+    from forebay.buffer.manifest.head import Group, Ref
 
 
 class WatchedStore(ObjectStore):
@@ -36,6 +36,8 @@ class WatchedStore(ObjectStore):
     """The locations ever listed, by sequence."""
     deleted: set[str]
     """The batches and segments ever deleted."""
+    claims: set[str]
+    """The ids of all claims ever made."""
     violations: list[str]
     """What was found, for callers whose threads swallow errors."""
 
@@ -45,6 +47,7 @@ class WatchedStore(ObjectStore):
         self.head = None
         self.listed = []
         self.deleted = set()
+        self.claims = set()
         self.violations = []
         self._manifest_path = manifest_path
         self._retention = retention
@@ -105,8 +108,7 @@ class WatchedStore(ObjectStore):
 
     def frontier(self, name: str) -> int:
         """The first sequence that a group has not acknowledged, by its cursor as it is now."""
-        assert self.head is not None
-        group = self.head.groups[name]
+        group = self._groups()[name]
         cursor = self._cursors.get(cursor_key(name, group.generation))
         return group.start if cursor is None or cursor.acked is None else cursor.acked + 1
 
@@ -139,6 +141,8 @@ class WatchedStore(ObjectStore):
             self._check_owner(old, new)
             self._check_writers(old, new)
             self._check_trim(old, new)
+        if new.owner is not None:
+            self.claims.add(new.owner.claim_id)
         self._check_groups(old, new)
         self._check_entries(new)
 
@@ -189,6 +193,7 @@ class WatchedStore(ObjectStore):
     def _look_at_cursor(self, key: str, new: Cursor) -> None:
         old = self._cursors.get(key)
         self._cursors[key] = new
+        self.claims.add(new.claim_id)
         if old is not None:
             self._check(new.number > old.number, f"{key}: number {new.number} follows {old.number}")
             self._check_claim((old.epoch, old.claim_id), (new.epoch, new.claim_id), key)
@@ -231,8 +236,10 @@ class WatchedStore(ObjectStore):
         self._check(point <= allowed, f"trimmed to {point}, and a reader is at {allowed}")
 
     def _live_cursors(self) -> set[str]:
-        groups = self.head.groups if self.head is not None else {}
-        return {cursor_key(name, group.generation) for name, group in groups.items()}
+        return {cursor_key(name, group.generation) for name, group in self._groups().items()}
+
+    def _groups(self) -> Mapping[str, Group]:
+        return {} if self.head is None else self.head.groups
 
     def _check(self, holds: bool, otherwise: str) -> None:
         if not holds:

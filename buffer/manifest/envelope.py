@@ -41,5 +41,5 @@ def unpack(data: bytes | memoryview, kind: type[S], location: str) -> S:
         raise Corrupt(f"{location}: its checksum is {found:08x}, and {checksum:08x} was written")
     try:
         return msgspec.msgpack.decode(body, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(f"{location}: it does not hold a {kind.__name__.lower()}: {error}") from error

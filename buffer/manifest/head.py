@@ -13,18 +13,20 @@ from msgspec.structs import replace
 from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, Trimmed, Unsupported
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.model import BatchDescriptor, NewBatch
-from forebay.buffer.names import LOWEST, ulid_in
+from forebay.buffer.names import LOWEST, is_ulid, ulid_in
 from forebay.buffer.store.base import check_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 KEPT_ENTRIES: Final = 64
 """The newest entries that stay in the head when the others are sealed, at twice as many."""
-FANOUT: Final = 16
-"""So many references of one level become one of the next."""
+FANOUT: Final = 8
+"""So many references of one level become one of the next. More would make fewer nodes and a longer head."""
 MAX_SEGMENT_ENTRIES: Final = 4096
 MAX_WRITERS: Final = 256
+MAX_NUMBER: Final = 2**62
+"""No count in a head comes near it; what claims to could not be counted on."""
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
 
 
@@ -218,7 +220,9 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         if len(self.tail) < 2 * KEPT_ENTRIES:
             return None
         entries = self.tail[: min(len(self.tail) - KEPT_ENTRIES, MAX_SEGMENT_ENTRIES)]
-        return Node(self.buffer_id, 0, self.tail_start, self._base_records()[0], entries, ())
+        # Records are counted from a segment's first one, so entries that are not counted end a segment.
+        uncounted = next((i for i in range(len(entries), 0, -1) if entries[i - 1].facts is None), len(entries))
+        return Node(self.buffer_id, 0, self.tail_start, self._base_records()[0], entries[:uncounted], ())
 
     def _last_run(self) -> tuple[Ref, ...]:
         if not self.refs:
@@ -302,6 +306,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         Raises:
             NodeNeeded: that node is not among those given.
         """
+        point = min(max(point, self.first_sequence), self.next_sequence)
         refs: list[Ref] = []
         pending = list(reversed(self.refs))
         while pending:
@@ -315,7 +320,32 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
             else:
                 pending.extend(reversed(nodes[ref.name].refs))
         kept = self.tail[max(0, point - self.tail_start) :]
-        return replace(self, first_sequence=max(point, self.first_sequence), refs=tuple(refs), tail=kept)
+        return replace(self, first_sequence=point, refs=tuple(refs), tail=kept)
+
+    def collect(
+        self, *, point: int, dropped: int, expired: Collection[str], floor: str, nodes: Mapping[str, Node]
+    ) -> Head | None:
+        """What the collector writes: trimmed below `point`, without expired holds, the floor raised towards `floor`.
+
+        The floor stops at the smallest name still reachable and at the floor of every hold left, and never goes down.
+        None if nothing would change.
+
+        Raises:
+            NodeNeeded: a node to trim through is not among those given.
+        """
+        trimmed_head = self.trim(point, nodes)
+        holds = {hold_id: hold for hold_id, hold in self.holds.items() if hold_id not in expired}
+        bounds = [floor, *(hold.floor for hold in holds.values() if hold.floor is not None)]
+        if trimmed_head.lowest is not None:
+            bounds.append(trimmed_head.lowest)
+        collected = replace(
+            trimmed_head, holds=holds, dropped=self.dropped + dropped, gc_floor=max(self.gc_floor, min(bounds))
+        )
+        return None if collected == self else replace(collected, revision=self.revision + 1)
+
+    def touch(self) -> Head:
+        """The same, one revision on: a write that only makes the store say what time it is."""
+        return self._next()
 
     # Reading
 
@@ -364,6 +394,10 @@ def trimmed(asked: int, first: int) -> Trimmed:
 
 def describe(sequence: int, entry: NewBatch, base_record: int | None) -> BatchDescriptor:
     """The descriptor of an entry."""
+    try:
+        check_key(entry.location)
+    except InvalidInput as error:
+        raise Corrupt(f"the manifest's entry for sequence {sequence} names no object: {error}") from error
     return BatchDescriptor(sequence, entry.location, entry.metadata, entry.facts, base_record)
 
 
@@ -388,13 +422,38 @@ def read_head(data: bytes | memoryview, location: str) -> Head:
     unknown = set(head.required_features) - KNOWN_FEATURES
     if unknown:
         raise Unsupported(f"{location} needs {', '.join(sorted(unknown))}, which this release does not know: upgrade")
+    numbers = (head.revision, head.next_sequence, head.next_record, head.dropped, head.epoch)
+    if not is_ulid(head.gc_floor) or min(numbers) < 0 or max(numbers) > MAX_NUMBER:
+        raise Corrupt(f"{location}: its numbers {numbers} or its floor {head.gc_floor!r} cannot be")
     at = head.refs[0].first_sequence if head.refs else head.tail_start
-    if not at <= head.first_sequence <= head.next_sequence or head.tail_start < 0:
+    if not 0 <= at <= head.first_sequence <= head.next_sequence:
         raise Corrupt(f"{location}: it retains from {head.first_sequence}, but lists from {at} to {head.next_sequence}")
-    for ref in head.refs:
-        if ref.first_sequence != at or ref.count < 1:
+    _check_chain(head.refs, at, head.tail_start, location)
+    return head
+
+
+def read_node(data: bytes | memoryview, location: str) -> Node:
+    """Return the node that the bytes hold.
+
+    Raises:
+        Corrupt: they are damaged, or contradict themselves.
+    """
+    node = unpack(data, Node, location)
+    if node.level < 0 or bool(node.entries) != (node.level == 0) or bool(node.refs) == (node.level == 0):
+        raise Corrupt(f"{location}: {len(node.entries)} entries and {len(node.refs)} references at level {node.level}")
+    if node.refs:
+        # A reference to its own level could lead back here, and a reader would go round for ever.
+        if any(ref.level != node.level - 1 for ref in node.refs):
+            raise Corrupt(f"{location}: a node of level {node.level} refers to another level than that below it")
+        _check_chain(node.refs, node.first_sequence, node.refs[-1].end, location)
+    return node
+
+
+def _check_chain(refs: tuple[Ref, ...], start: int, end: int, location: str) -> None:
+    at = start
+    for ref in refs:
+        if ref.first_sequence != at or ref.count < 1 or ref.level < 0:
             raise Corrupt(f"{location}: a reference to {ref.name} stands for {ref.first_sequence}; expected {at}")
         at = ref.end
-    if at != head.tail_start:
-        raise Corrupt(f"{location}: references end at {at}, but the newest entries start at {head.tail_start}")
-    return head
+    if at != end:
+        raise Corrupt(f"{location}: its references end at {at}; expected {end}")

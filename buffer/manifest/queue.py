@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
 from threading import RLock
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from forebay.buffer import metrics
 from forebay.buffer.clock import SystemClock, system_random
@@ -28,6 +29,7 @@ from forebay.buffer.manifest import envelope, v1
 from forebay.buffer.manifest.head import Head, read_head, trimmed
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.segments import Segments
+from forebay.buffer.manifest.topic import partition_name, refuse_topic
 from forebay.buffer.manifest.v1 import Manifest
 from forebay.buffer.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 
@@ -47,8 +49,11 @@ Profile: TypeAlias = Literal["native", "opendata"]
 """What a new buffer's manifest is: of version 2, or of version 1, which OpenData Buffer shares."""
 
 State: TypeAlias = Manifest | Head
+T = TypeVar("T")
 
 _MOST_STALE_READS = 5
+_MOST_SEALS = 8
+"""Nodes that one append stores at most; ordinary ones store none or one."""
 
 
 class PlaceConsumed(Unknown):
@@ -109,7 +114,7 @@ class Queue:
         )
         self.writer_id = writer_id or self.new_id()
         self._number = 0
-        self._sealed: Ref | None = None
+        self._sealed: list[Ref] = []
         self._attributes = {"buffer": store.url, "role": role}
         self._lock = RLock()
         self._known: Snapshot[State] | None = None
@@ -139,6 +144,18 @@ class Queue:
             snapshot = self._register.read() if known is None else self._register.read_if_changed(known)
             return self._remember(snapshot)
 
+    def read_existing(self) -> State:
+        """Return the manifest as it is now.
+
+        Raises:
+            NotFound: there is none; a missing manifest is an empty one to who writes, and a wrong URL to who reads.
+        """
+        with self._lock:
+            state = self.read()
+            if self.last_seen() is None:
+                raise NotFound(f"{self.url} is not there: nothing was ever written to this buffer, or its URL is wrong")
+            return state
+
     def last_seen(self) -> State | None:
         """Return the manifest as it was last read or written here."""
         known = self._known
@@ -150,20 +167,26 @@ class Queue:
         Raises:
             Trimmed: `first` is gone.
         """
-        for _ in range(_MOST_STALE_READS):
-            current = self.read() if state is None else state
+
+        def find(current: State) -> list[BatchDescriptor]:
             if first < current.first_sequence:
                 raise trimmed(first, current.first_sequence)
             if isinstance(current, Manifest):
                 return current.entries_after(first - 1, limit)
+            return self.segments.descriptors(current, first, limit)
+
+        return self._look_through(find, self.read() if state is None else state)
+
+    def _look_through(self, find: Callable[[State], T], state: State) -> T:
+        """Look for something in segments, which may be swept meanwhile if the manifest goes on."""
+        for _ in range(_MOST_STALE_READS):
             try:
-                return self.segments.descriptors(current, first, limit)
+                return find(state)
             except NotFound as error:
                 # Trimmed and swept since that head was read, or really missing: a fresh look tells.
-                missing, fresh = error, self.read()
-                if isinstance(fresh, Head) and fresh.revision == current.revision:
+                missing, before, state = error, state, self.read()
+                if isinstance(before, Head) and isinstance(state, Head) and state.revision == before.revision:
                     break
-                state = None
         raise Corrupt(f"{self.url}: it refers to a segment that is not there ({missing})") from missing
 
     def sequence_of(self, place: str | int | datetime, *, state: State) -> int:
@@ -173,8 +196,22 @@ class Queue:
         if place == "latest":
             return state.next_sequence
         if isinstance(place, int):
+            if place < 0:
+                raise InvalidInput(f"{self.url}: sequences count from 0; there is no {place}")
             return place
-        return self.segments.sequence_at(self._as_head(state), parse_time(place))
+        moment = parse_time(place)
+        return self._look_through(lambda found: self.segments.sequence_at(self._as_head(found), moment), state)
+
+    def end_of(self, place: str | int | datetime, *, state: State) -> int:
+        """Return the sequence after the last one of a range up to `place`, all that there is at most.
+
+        A sequence belongs to the range itself. Up to a time it holds every batch with an entry taken in before then.
+        """
+        if isinstance(place, int) or place in {"earliest", "latest"}:
+            last = self.sequence_of(place, state=state)
+            return min(last + 1, state.next_sequence)
+        moment = parse_time(place)
+        return self._look_through(lambda found: self.segments.end_before(self._as_head(found), moment), state)
 
     # Appending
 
@@ -208,15 +245,14 @@ class Queue:
         consumed = False
 
         def add(state: State | None) -> State:
-            nonlocal tried, place
-            tried = state or self._empty()
+            nonlocal tried, place, consumed
+            tried, consumed = state or self._empty(), False
             place = tried.next_sequence
             if isinstance(tried, Manifest):
                 return tried.append(batches)
             if self.writer_id not in tried.writers:
                 raise _NotRegistered(f"{self.url}: writer {self.writer_id} is not registered")
-            head = tried if self._sealed is None else tried.seal(self._sealed)
-            return head.append(batches, self.writer_id, number)
+            return reduce(Head.seal, self._sealed, tried).append(batches, self.writer_id, number)
 
         def is_mine(state: State) -> bool | None:
             nonlocal consumed
@@ -245,19 +281,29 @@ class Queue:
             self._number = number
             raise
         self._number = number
-        self._sealed = None
+        self._sealed = []
         return range(place, place + len(batches))
 
     def _seal_if_due(self) -> None:
         head = self.last_seen()
-        node = head.plan_seal() if isinstance(head, Head) and self._sealed is None else None
-        if node is None or not isinstance(head, Head):
+        if not isinstance(head, Head):
             return
-        try:
-            self._sealed = self.segments.store_node(node, above=head.gc_floor)
-        except StoreError:
-            # The append does not need it, and whoever comes next will try again.
-            _log.warning("%s: sealing older entries failed", self.url, exc_info=True)
+        still_due, self._sealed = self._sealed, []
+        for ref in still_due:  # of an append that failed
+            head = self._seal(head, ref)
+        while len(self._sealed) < _MOST_SEALS and (node := head.plan_seal()) is not None:
+            try:
+                head = self._seal(head, self.segments.store_node(node, above=head.gc_floor))
+            except StoreError:
+                # The append does not need it, and whoever comes next will try again.
+                _log.warning("%s: sealing older entries failed", self.url, exc_info=True)
+                return
+
+    def _seal(self, head: Head, ref: Ref) -> Head:
+        sealed = head.seal(ref)
+        if sealed is not head:
+            self._sealed.append(ref)
+        return sealed
 
     # The unnamed consumer
 
@@ -362,6 +408,20 @@ class Queue:
         )
         return self._as_head(changed)
 
+    def migrate(self, convert: Callable[[Manifest], Head], buffer_id: str) -> Head:
+        """Replace a version 1 manifest by the head of `buffer_id` made from it, and return what is there then.
+
+        A head that is there already stays.
+        """
+
+        def change(state: State | None) -> State | None:
+            if state is None:
+                raise NotFound(f"{self.url} is not there any more")
+            return None if isinstance(state, Head) else convert(state)
+
+        migrated = self._update(change, lambda state: isinstance(state, Head) and state.buffer_id == buffer_id)
+        return self._as_head(migrated)
+
     def _as_head(self, state: State | None) -> Head:
         state = state or self._empty()
         if isinstance(state, Manifest):
@@ -396,15 +456,24 @@ class Queue:
         if self._profile == "opendata":
             return Manifest.empty(self.url)
         if not self._looked_for_remains:
-            for folder in (SEGMENTS, CURSORS):
-                remains = next(iter(self.store.list(f"{folder}/")), None)
-                if remains is not None:
-                    raise Corrupt(
-                        f"{self.url} is missing, but {remains.key} is there: the manifest was deleted. Restore it, or "
-                        "remove the rest of the buffer to start anew"
-                    )
+            check_no_remains(self.store, self.manifest_path)
             self._looked_for_remains = True
         return Head(buffer_id=self.new_id())
+
+
+def check_no_remains(store: ObjectStore, manifest_path: str) -> None:
+    """Raise `Corrupt` if a manifest that is missing has been there: then it does not stand for an empty buffer."""
+    for folder in (SEGMENTS, CURSORS, partition_name(0)):
+        remains = next(iter(store.list(f"{folder}/")), None)
+        if remains is None:
+            continue
+        # Whoever made the buffer just now wrote the manifest first, so it must be there when its remains are.
+        if any(found.key == manifest_path for found in store.list(manifest_path)):
+            return
+        raise Corrupt(
+            f"{store.url}/{manifest_path} is missing, but {remains.key} is there: the manifest was deleted. Restore "
+            "it, or remove the rest to start anew"
+        )
 
 
 def parse_time(moment: str | datetime) -> int:
@@ -428,10 +497,15 @@ def read_state(data: bytes | memoryview, location: str) -> State:
 
     Raises:
         Corrupt: they are of no known version, damaged, or contradict themselves.
+        InvalidInput: they are a topic's record.
     """
     version = int.from_bytes(data[-2:], "little") if len(data) >= 2 else 0
     if version == envelope.VERSION:
-        return read_head(data, location)
+        try:
+            return read_head(data, location)
+        except Corrupt:
+            refuse_topic(data, location)
+            raise
     if version == v1.VERSION:
         return Manifest(data, location)
     raise Corrupt(f"manifest {location}: {len(data)} bytes, of version {version}; this release reads versions 1 and 2")

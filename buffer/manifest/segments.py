@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from forebay.buffer import names
 from forebay.buffer.errors import Corrupt
-from forebay.buffer.manifest.envelope import pack, unpack
-from forebay.buffer.manifest.head import Node, describe_all
+from forebay.buffer.manifest.envelope import pack
+from forebay.buffer.manifest.head import Node, describe_all, read_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +21,26 @@ if TYPE_CHECKING:
     from forebay.buffer.store.base import ObjectStore
 
 FOLDER: Final = "segments"
-_KEPT_NODES: Final = 256
+_KEPT_ITEMS: Final = 1 << 15
+"""Entries and references, of all nodes kept together: some 16 MB."""
+
+
+class _KeptNode:
+    """A node that was read, and its entries' descriptors once somebody asked for them."""
+
+    __slots__ = ("described", "node")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.described: list[BatchDescriptor] | None = None
+
+    def __len__(self) -> int:
+        return len(self.node.entries) + len(self.node.refs)
+
+    def describe(self) -> list[BatchDescriptor]:
+        if self.described is None:
+            self.described = describe_all(self.node)
+        return self.described
 
 
 class Segments:
@@ -32,7 +51,8 @@ class Segments:
         self._clock = clock
         self._random = random
         self._lock = Lock()
-        self._kept: OrderedDict[str, Node] = OrderedDict()
+        self._kept: OrderedDict[str, _KeptNode] = OrderedDict()
+        self._kept_items = 0
 
     def store_node(self, node: Node, *, above: str) -> Ref:
         """Store a node under a new name above the collector's floor, and return the reference to it."""
@@ -47,22 +67,32 @@ class Segments:
             NotFound: it is gone: the reference is old, or the buffer is damaged.
             Corrupt: it is not what the reference says.
         """
+        return self._load(ref, buffer_id).node
+
+    def _load(self, ref: Ref, buffer_id: str) -> _KeptNode:
         with self._lock:
-            node = self._kept.get(ref.name)
-            if node is not None:
+            kept = self._kept.get(ref.name)
+            if kept is not None:
                 self._kept.move_to_end(ref.name)
-                return node
+                return kept
+        if not names.is_ulid(ref.name):
+            raise Corrupt(f"{self._store.url}: its manifest refers to {ref.name!r}, which is not a segment's name")
         location = f"{self._store.url}/{_key(ref.name)}"
-        node = unpack(self._store.get(_key(ref.name)).data, Node, location)
+        node = read_node(self._store.get(_key(ref.name)).data, location)
         if node.buffer_id != buffer_id:
             raise Corrupt(f"{location} belongs to buffer {node.buffer_id}; this one is {buffer_id}")
         if node.refer(ref.name) != ref:
             raise Corrupt(f"{location} is not what the manifest says of it")
+        return self._keep(ref.name, _KeptNode(node))
+
+    def _keep(self, name: str, read: _KeptNode) -> _KeptNode:
         with self._lock:
-            self._kept[ref.name] = node
-            while len(self._kept) > _KEPT_NODES:
-                self._kept.popitem(last=False)
-        return node
+            kept = self._kept.setdefault(name, read)
+            if kept is read:
+                self._kept_items += len(read)
+            while self._kept_items > _KEPT_ITEMS and len(self._kept) > 1:
+                self._kept_items -= len(self._kept.popitem(last=False)[1])
+        return kept
 
     def descriptors(self, head: Head, first: int, limit: int) -> list[BatchDescriptor]:
         """Return up to `limit` descriptors from sequence `first` on; nodes are read only on the way to them."""
@@ -74,9 +104,9 @@ class Segments:
                 found += head.tail_descriptors(at, wanted)
                 break
             segment = self._segment_at(head, at)
-            start = at - segment.first_sequence
-            found += describe_all(segment)[start : start + wanted]
-            at = segment.first_sequence + len(segment.entries)
+            start = at - segment.node.first_sequence
+            found += segment.describe()[start : start + wanted]
+            at = segment.node.first_sequence + len(segment.node.entries)
         return found
 
     def sequence_at(self, head: Head, time_ms: int) -> int:
@@ -97,26 +127,48 @@ class Segments:
         late = (i for i, e in enumerate(head.tail) if e.facts and e.facts.last_time_ms >= time_ms)
         return max(head.first_sequence, head.tail_start + next(late, len(head.tail)))
 
+    def end_before(self, head: Head, time_ms: int) -> int:
+        """Return the sequence after the last batch that has an entry taken in before a moment.
+
+        Batches that do not tell their time (they come from version 1) count as older.
+        """
+        refs, entries, end = head.refs, head.tail, head.next_sequence
+        while True:
+            for entry in reversed(entries):
+                if entry.facts is None or entry.facts.first_time_ms < time_ms:
+                    return max(end, head.first_sequence)
+                end -= 1
+            ref = next((r for r in reversed(refs) if _starts_before(r, time_ms)), None)
+            if ref is None:
+                return head.first_sequence
+            node = self.load(ref, head.buffer_id)
+            refs, entries, end = node.refs, node.entries, ref.end
+
     def segments(self, head: Head) -> Iterator[Node]:
         """Yield every segment that the head refers to, oldest first."""
         at = head.refs[0].first_sequence if head.refs else head.tail_start
         while at < head.tail_start:
-            segment = self._segment_at(head, at)
+            segment = self._segment_at(head, at).node
             yield segment
             at = segment.first_sequence + len(segment.entries)
 
-    def _segment_at(self, head: Head, sequence: int) -> Node:
+    def _segment_at(self, head: Head, sequence: int) -> _KeptNode:
         ref = ref_at(head.refs, sequence)
         while True:
-            node = self.load(ref, head.buffer_id)
-            if node.level == 0:
-                return node
-            ref = ref_at(node.refs, sequence)
+            kept = self._load(ref, head.buffer_id)
+            if kept.node.level == 0:
+                return kept
+            ref = ref_at(kept.node.refs, sequence)
 
 
 def ref_at(refs: Sequence[Ref], sequence: int) -> Ref:
     """The reference that covers a sequence; the caller knows that one does."""
     return refs[bisect_right(refs, sequence, key=lambda ref: ref.first_sequence) - 1]
+
+
+def _starts_before(ref: Ref, time_ms: int) -> bool:
+    # Without a first record it holds batches from version 1.
+    return ref.first_record is None or ref.first_time_ms is None or ref.first_time_ms < time_ms
 
 
 def _key(name: str) -> str:

@@ -224,3 +224,20 @@ def test_lost_append_is_unknown_when_the_limits_are_reached(inner: MemoryStore) 
     with pytest.raises(Unknown) as caught:
         open_queue(store, limits=Limits(max_attempts=3)).append(batches("a"))
     assert not isinstance(caught.value, PlaceConsumed)
+
+
+def test_append_in_doubt_is_not_taken_for_consumed_because_of_an_earlier_conflict(profile: str) -> None:
+    """What was consumed is the place that a first attempt had in mind; the one in doubt may yet land elsewhere."""
+    inner = MemoryStore(f"memory://earlier-conflict-{profile}")
+    store = FaultyStore(inner, dict.fromkeys(range(3, 9), Fault.DROP), only={"replace"})
+    idle = open_queue(store, profile=profile, limits=Limits(max_attempts=3))
+    idle.append(batches("a"))
+    writes = store.calls["replace"]
+    for i in range(writes, 2):
+        idle.append(batches(f"filler-{i}"))
+    other = Queue(inner)
+    other.append(batches("b"))
+    other.ack(other.claim(), 10)
+    with pytest.raises(Unknown) as caught:
+        idle.append(batches("c"))
+    assert not isinstance(caught.value, PlaceConsumed)

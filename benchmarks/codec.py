@@ -1,0 +1,192 @@
+"""How near do encoding and decoding a batch come to what zstd alone costs, and how far ahead of a Python loop are they?
+
+One thread, processor time, batches of 64 MiB (the producer's default). Records are events as services write them, from
+a fixed seed: 100 bytes, 1 KiB, and lengths spread as in a mixed stream (log-normal, median about 245 bytes). Ceilings
+work on the very same bytes. Decompression has two: the `zstandard` package, which is what one would call, and Arrow's
+own zstd, which gets warm memory from a pool where the package has to touch fresh pages for every large result.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from random import Random
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import zstandard
+
+from forebay.buffer.batch import decode_batch, encode_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness import Bench
+
+_ROUNDS = 7
+_LENGTH = struct.Struct("<I")
+
+
+def run(bench: Bench) -> None:
+    size = (2 if bench.quick else 64) << 20
+    for shape, length in _SHAPES.items():
+        entries = _records(length, size)
+        _decode(bench, shape, entries)
+        _encode(bench, shape, entries)
+    _other_compressions(bench, _records(_SHAPES["100 B"], size))
+
+
+def _decode(bench: Bench, shape: str, entries: list[bytes]) -> None:
+    block = _naive_encode(entries)
+    told, stored = encode_batch(entries), encode_batch(entries, "none")
+    untold = zstandard.ZstdCompressor(write_checksum=True, write_content_size=False).compress(block) + told[-7:]
+    frame = bytes(told[:-7])
+    arrow_zstd, zstd = pa.Codec("zstd"), zstandard.ZstdDecompressor()
+    assert decode_batch(told).entries == decode_batch(untold).entries == decode_batch(stored).entries == entries
+
+    ratios = bench.compare(
+        f"decode zstd, {shape}",
+        {
+            "zstd alone (zstandard)": lambda: zstd.decompress(frame),
+            "zstd alone (Arrow's)": lambda: arrow_zstd.decompress(frame, decompressed_size=len(block)),
+            "decode_batch to Arrow": lambda: decode_batch(told),
+            "the same, size not told": lambda: decode_batch(untold),
+            "decode_batch to bytes": lambda: list(decode_batch(told).entries),
+            "zstandard, Python loop": lambda: _naive_decode(zstd.decompress(frame)),
+        },
+        ceiling="zstd alone (zstandard)",
+        amount=len(block),
+        rounds=_ROUNDS,
+        clock="cpu",
+    )
+    if shape == "100 B":
+        # zstandard pays page faults for its result at this size, and Arrow's pool does not: the strict ceiling counts.
+        strict = ratios["decode_batch to Arrow"] / max(1.0, ratios["zstd alone (Arrow's)"])
+        bench.require("decode zstd to Arrow, 100 B, of the faster zstd alone", strict, least=0.8)
+        bench.note(f"decode zstd to Arrow, 100 B, of zstandard alone: {ratios['decode_batch to Arrow']:.2f}")
+
+    ratios = bench.compare(
+        f"decode uncompressed, {shape}",
+        {
+            "Python loop": lambda: _naive_decode(block),
+            "decode_batch to Arrow": lambda: decode_batch(stored),
+            "decode_batch to bytes": lambda: list(decode_batch(stored).entries),
+        },
+        ceiling="Python loop",
+        amount=len(block),
+        rounds=_ROUNDS,
+        clock="cpu",
+    )
+    if shape == "100 B":
+        bench.require("decode uncompressed, 100 B, of the Python loop", ratios["decode_batch to Arrow"], least=10)
+
+
+def _encode(bench: Bench, shape: str, entries: list[bytes]) -> None:
+    block = _naive_encode(entries)
+    array = pa.array(entries, pa.binary())
+
+    def compress(data: bytes) -> bytes:
+        return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(data)
+
+    ratios = bench.compare(
+        f"encode zstd 3, {shape}",
+        {
+            "zstd alone": lambda: compress(block),
+            "encode_batch of Arrow": lambda: encode_batch(array),
+            "encode_batch of a list": lambda: encode_batch(entries),
+            "Python loop, zstandard": lambda: compress(_naive_encode(entries)),
+        },
+        ceiling="zstd alone",
+        amount=len(block),
+        rounds=_ROUNDS,
+        clock="cpu",
+    )
+    if shape == "100 B":
+        bench.require("encode zstd 3 of Arrow, 100 B, of zstd alone", ratios["encode_batch of Arrow"], least=0.85)
+        bench.require("encode zstd 3 of a list, 100 B, of zstd alone", ratios["encode_batch of a list"], least=0.7)
+    bench.compare(
+        f"encode uncompressed, {shape}",
+        {
+            "Python loop": lambda: _naive_encode(entries),
+            "encode_batch of Arrow": lambda: encode_batch(array, "none"),
+            "encode_batch of a list": lambda: encode_batch(entries, "none"),
+        },
+        ceiling="Python loop",
+        amount=len(block),
+        rounds=_ROUNDS,
+        clock="cpu",
+    )
+
+
+def _other_compressions(bench: Bench, entries: list[bytes]) -> None:
+    block = _naive_encode(entries)
+    codecs = {
+        "zstd 3": pa.Codec("zstd", compression_level=3),
+        "zstd 1": pa.Codec("zstd", compression_level=1),
+        "lz4": pa.Codec("lz4"),
+    }
+    packed = {name: codec.compress(block, asbytes=True) for name, codec in codecs.items()}
+    sizes = ", ".join(f"{name} {len(block) / len(data):.2f}" for name, data in packed.items())
+    bench.note(f"how many times smaller, 100 B: {sizes}")
+
+    def compress(name: str) -> Callable[[], object]:
+        return lambda: codecs[name].compress(block)
+
+    def decompress(name: str) -> Callable[[], object]:
+        return lambda: codecs[name].decompress(packed[name], decompressed_size=len(block))
+
+    for verb, make in (("compress", compress), ("decompress", decompress)):
+        bench.compare(
+            f"{verb} alone, 100 B",
+            {name: make(name) for name in codecs},
+            ceiling="zstd 3",
+            amount=len(block),
+            rounds=_ROUNDS,
+            clock="cpu",
+        )
+
+
+def _naive_encode(entries: list[bytes]) -> bytes:
+    return b"".join([_LENGTH.pack(len(entry)) + entry for entry in entries])
+
+
+def _naive_decode(block: bytes) -> list[bytes]:
+    entries, position = [], 0
+    while position < len(block):
+        (length,) = _LENGTH.unpack_from(block, position)
+        position += 4
+        entries.append(block[position : position + length])
+        position += length
+    return entries
+
+
+_SHAPES: dict[str, Callable[[Random], int]] = {
+    "100 B": lambda _: 100,
+    "1 KiB": lambda _: 1024,
+    "mixed": lambda random: min(20_000, max(20, int(random.lognormvariate(5.5, 1.0)))),
+}
+
+
+def _records(length: Callable[[Random], int], size: int) -> list[bytes]:
+    """Return records of about `size` bytes in all, the same ones every time."""
+    random = Random(20)
+    entries: list[bytes] = []
+    total = 0
+    while total < size:
+        want = length(random)
+        line = json.dumps(
+            {
+                "ts": 1_700_000_000_000 + 7 * len(entries),
+                "id": f"{random.getrandbits(64):016x}",
+                "user": random.randrange(50_000),
+                "event": random.choice(["view", "click", "buy", "scroll"]),
+                "page": f"/p/{random.randrange(900)}",
+                "ms": round(random.expovariate(0.02)),
+            }
+        )
+        while len(line) < want:
+            tag = random.choice(["referrer", "campaign", "agent", "region", "trace", "session"])
+            line += f', "{tag}": "{random.choice(["web", "app", "mail"])}-{random.getrandbits(32):08x}"'
+        entries.append(line[:want].encode())
+        total += want + 4
+    return entries

@@ -1,0 +1,154 @@
+"""How near does a consumer come to bare gets and zstd alone, serially and with workers; what does an idle look cost?
+
+- *Reading*: a backlog of batches of 16 MiB, read with default settings. The ceiling knows what objects to read: as many
+  threads as there are workers (one, for `next_batch`) each get an object with the bare client and decompress it, into
+  memory that Arrow's pool gives out again. It looks at no manifest, splits nothing into entries and checks no checksum.
+- *Polling*: a look at a manifest of 10,000 batches that has not changed, against reading it and all it lists.
+"""
+
+from __future__ import annotations
+
+import statistics
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from places import events, open_places
+
+from forebay import Consumer, Producer
+from forebay.buffer.manifest import Queue
+from forebay.buffer.model import Facts, Metadata, NewBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from harness import Bench
+    from places import Place
+
+    from forebay import Batch
+    from forebay.buffer.manifest import Profile
+
+_WORKERS = (2, 4, 8)
+_FOOTER_BYTES = 7
+
+
+def run(bench: Bench) -> None:
+    with open_places() as places:
+        for place in places:
+            for length in (1024, 100):
+                _Reading(bench, place, length).run()
+        for place in places:
+            for profile in ("native", "opendata"):
+                _poll(bench, place, profile)
+
+
+class _Reading:
+    """One backlog, read in every way."""
+
+    def __init__(self, bench: Bench, place: Place, length: int) -> None:
+        self._bench = bench
+        self._place = place
+        self._name = f"{place.name}, {'1 KiB' if length == 1024 else f'{length} B'}"
+        self._manifest = f"read-{length}/manifest"
+        entries = events(length, (2 if bench.quick else 16) << 20)
+        self._raw_bytes = len(entries) * (length + 4)
+        self._count = 4 if bench.quick else 12
+        with Producer(place.store, manifest_path=self._manifest, data_prefix=f"read-{length}/data") as producer:
+            for _ in range(self._count):
+                producer.produce(entries)
+                producer.flush().result()
+
+    def run(self) -> None:
+        queue = Queue(self._place.store, self._manifest)
+        self._locations = [batch.location for batch in queue.descriptors(0, self._count)]
+        self._total = self._raw_bytes * self._count
+        serial = self._compare("serial", 1, {"next_batch to Arrow": _to_arrow, "next_batch to bytes": _to_bytes})
+        self._bench.require(
+            f"{self._name}, serial to Arrow, of one thread's ceiling", serial["next_batch to Arrow"], least=0.7
+        )
+        shares = []
+        for workers in _WORKERS:
+            cases = {"workers to Arrow": _to_arrow, "workers to bytes": _to_bytes}
+            shares.append(self._compare(f"{workers} workers", workers, cases)["workers to Arrow"])
+        self._bench.require(
+            f"{self._name}, workers to Arrow, of the ceiling (median of {_WORKERS})",
+            statistics.median(shares),
+            least=0.85,
+        )
+
+    def _compare(self, how: str, threads: int, uses: dict[str, Callable[[Batch], object]]) -> dict[str, float]:
+        ceiling = "bare gets + zstd"
+        with ThreadPoolExecutor(threads) as pool:
+            read = self._read_serially if threads == 1 else partial(self._read_with_workers, pool)
+            return self._bench.compare(
+                f"{self._name}, {how}",
+                {ceiling: partial(self._ideal, pool), **{case: partial(read, use) for case, use in uses.items()}},
+                ceiling=ceiling,
+                amount=self._total,
+                rounds=9,
+                rehearse=False,
+            )
+
+    def _ideal(self, pool: ThreadPoolExecutor) -> None:
+        zstd, size = pa.Codec("zstd"), self._raw_bytes
+
+        def read(location: str) -> int:
+            frame = memoryview(self._place.get(location))[:-_FOOTER_BYTES]
+            return len(zstd.decompress(frame, decompressed_size=size))
+
+        assert sum(pool.map(read, self._locations)) == self._total
+
+    def _read_serially(self, use: Callable[[Batch], object]) -> None:
+        with Consumer(self._place.store, manifest_path=self._manifest) as consumer:
+            read = sum(1 for batch in consumer if use(batch))
+        assert read == self._count
+
+    def _read_with_workers(self, pool: ThreadPoolExecutor, use: Callable[[Batch], object]) -> None:
+        with Consumer(self._place.store, manifest_path=self._manifest) as consumer:
+            fetch = consumer.fetch_handle().fetch
+            found = list(pool.map(lambda batch: bool(use(fetch(batch))), consumer.next_descriptors(self._count)))
+        assert found == [True] * self._count
+
+
+def _to_arrow(batch: Batch) -> object:
+    return batch.arrow
+
+
+def _to_bytes(batch: Batch) -> object:
+    return list(batch.entries)
+
+
+def _poll(bench: Bench, place: Place, profile: Profile) -> None:
+    count = 1_000 if bench.quick else 10_000
+    manifest = f"poll-{profile}/manifest"
+    writer = Queue(place.store, manifest, profile=profile)
+    for start in range(0, count, 500):
+        writer.append([_batch(number) for number in range(start, start + 500)])
+    reader = Queue(place.store, manifest)
+    assert len(reader.descriptors(0, count)) == count
+    looks, reading = 20, "read it all"
+
+    def read() -> None:
+        for _ in range(looks):
+            # A queue of its own each time: one that stays open keeps what it has read.
+            assert len(Queue(place.store, manifest).descriptors(0, count)) == count
+
+    def poll() -> None:
+        for _ in range(looks):
+            reader.read()
+
+    cases = {reading: read, "look again": poll}
+    found = bench.compare(
+        f"{place.name}, {profile}, {count:,} batches", cases, ceiling=reading, amount=looks, unit="looks", rounds=5
+    )
+    bench.require(f"{place.name}, {profile}: looks in the time of reading it once", found["look again"], least=10)
+
+
+def _batch(number: int) -> NewBatch:
+    time_ms = 1_700_000_000_000 + number
+    return NewBatch(
+        f"data/{number:026}.batch",
+        (Metadata(0, time_ms, b"svc=web"),),
+        Facts(20_000_000, 64_000_000, 60_000, number, time_ms, time_ms),
+    )

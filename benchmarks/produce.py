@@ -1,0 +1,357 @@
+"""How near does a producer come to zstd and the store alone, how soon is an entry durable, and what does that take?
+
+- *Throughput*: entries produced until all are durable, with default settings. The ceiling is the ideal program: it has
+  the same entries as record blocks in memory, in as many objects as the producer made of them; as many threads as the
+  producer uploads with each compress a block in one go and put it with the bare client; nothing is listed anywhere.
+- *Time to durable*: at a fixed rate far below the limit, against one flush interval and two round trips (an upload and
+  a manifest write, measured in the same run).
+- *Memory*: the peak of a whole process, interpreter and libraries included, that produces as fast as it can into a
+  store whose puts hang, or are slow.
+- *Manifest writes*: four processes append to one buffer; a write that met another producer's is one too many.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import zstandard
+
+from forebay import Producer, Timeout, open_store
+from forebay.buffer.batch import raw_size
+from forebay.buffer.clock import SystemClock
+from forebay.buffer.fetch import FetchHandle
+from forebay.buffer.manifest import Head, Queue
+from forebay.testing import Fault, FaultyStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from harness import Bench
+    from places import Place
+
+    from forebay.buffer.filling import Entries
+    from forebay.buffer.store import Data, ObjectStore, Outcome
+
+_UPLOADS = 4
+_INTERVAL = 0.1
+_BOUND = 256 << 20
+_SLACK = 150 << 20
+_HOLD_SECONDS = 8.0
+_numbers = count()
+
+
+def run(bench: Bench) -> None:
+    from places import open_places  # noqa: PLC0415  (the processes started below need none of it)
+
+    with open_places() as places:
+        for place in places:
+            _throughput(bench, place)
+        for place in places:
+            _time_to_durable(bench, place)
+        _calls(bench, places[0])
+        _requests(bench, places[0])
+        for place in places:
+            _manifest_writes(bench, place)
+    _memory(bench)
+
+
+# Throughput
+
+
+def _throughput(bench: Bench, place: Place) -> None:
+    for length, least in ((1024, 0.8), (100, 0.6)):
+        shape = "1 KiB" if length == 1024 else "100 B"
+        calls, total = _make_calls(length, (16 if bench.quick else 256) << 20)
+        arrays = [pa.array(call, pa.binary()) for call in calls]
+        block = b"".join(len(entry).to_bytes(4, "little") + entry for call in calls for entry in call)
+        ideal = _Ideal(place, block)
+        ceiling = "zstd + bare puts"
+
+        def produce(calls: Sequence[Entries], threads: int, ideal: _Ideal = ideal) -> None:
+            ideal.objects = _produce(place, calls, threads)
+
+        ratios = bench.compare(
+            f"{place.name}, {shape}",
+            {
+                ceiling: ideal.run,
+                "lists, 1 thread": lambda calls=calls: produce(calls, 1),
+                "lists, 4 threads": lambda calls=calls: produce(calls, 4),
+                "Arrow, 1 thread": lambda arrays=arrays: produce(arrays, 1),
+                "Arrow, 4 threads": lambda arrays=arrays: produce(arrays, 4),
+            },
+            ceiling=ceiling,
+            amount=total,
+            rounds=5,
+            rehearse=False,
+        )
+        for form in ("lists", "Arrow"):
+            found = statistics.mean((ratios[f"{form}, 1 thread"], ratios[f"{form}, 4 threads"]))
+            bench.require(f"produce, {place.name}, {shape}, {form}, of zstd + bare puts", found, least=least)
+
+
+def _make_calls(length: int, size: int) -> tuple[list[list[bytes]], int]:
+    """Calls of 1,000 entries; beyond 16 MiB they repeat, farther apart than zstd looks back."""
+    from places import events  # noqa: PLC0415
+
+    entries = events(length, min(size, 16 << 20))
+    at_once = 1000
+    calls = [entries[i : i + at_once] for i in range(0, len(entries), at_once)]
+    calls *= max(1, size // (16 << 20))
+    return calls, sum(map(raw_size, calls))
+
+
+class _Ideal:
+    def __init__(self, place: Place, block: bytes) -> None:
+        self._place = place
+        self._block = memoryview(block)
+        self.objects = max(1, len(block) >> 25)
+        """How many objects the producer made when it last ran."""
+
+    def run(self) -> None:
+        run, size = next(_numbers), -(-len(self._block) // self.objects)
+
+        def store(number: int) -> None:
+            block = self._block[number * size : (number + 1) * size]
+            self._place.put(f"{run}/{number}", zstandard.ZstdCompressor(level=3, write_checksum=True).compress(block))
+
+        with ThreadPoolExecutor(_UPLOADS) as pool:
+            list(pool.map(store, range(self.objects)))
+
+
+def _produce(place: Place, calls: Sequence[Entries], threads: int) -> int:
+    """Make all calls durable, and return how many batches that took."""
+    run = f"run-{next(_numbers)}"
+    manifest = f"{run}/manifest"
+    with Producer(
+        place.store, manifest_path=manifest, data_prefix=f"{run}/data", max_concurrent_uploads=_UPLOADS
+    ) as producer:
+
+        def feed(share: Sequence[Entries]) -> None:
+            for call in share:
+                producer.produce(call)
+
+        feeders = [Thread(target=feed, args=(calls[i::threads],)) for i in range(threads)]
+        for feeder in feeders:
+            feeder.start()
+        for feeder in feeders:
+            feeder.join()
+    return Queue(place.store, manifest).read().count
+
+
+# Time to durable, calls, requests
+
+
+def _time_to_durable(bench: Bench, place: Place) -> None:
+    """Call a hundred times a second, and see when each call is durable."""
+    run = f"run-{next(_numbers)}"
+    bench.progress(f"time to durable, {place.name}")
+    entries = [os.urandom(100) for _ in range(10)]
+    seconds: list[float] = []
+
+    def timed(producer: Producer) -> None:
+        start = time.perf_counter()
+        producer.produce(entries).add_done_callback(lambda _: seconds.append(time.perf_counter() - start))
+
+    trips = _round_trips(place, run)
+    with Producer(place.store, manifest_path=f"{run}/manifest", data_prefix=f"{run}/data") as producer:
+        producer.produce(entries).result()
+        due = time.perf_counter()
+        for _ in range(100 if bench.quick else 800):
+            due += 0.01
+            time.sleep(max(0.0, due - time.perf_counter()))
+            timed(producer)
+    trips += _round_trips(place, run)
+    trip = statistics.median(trips)
+    cuts = statistics.quantiles(seconds, n=100)
+    ceiling = "interval + 2 round trips"
+    bench.record(
+        f"time to durable, {place.name}",
+        {ceiling: [_INTERVAL + 2 * trip], "p50": [cuts[49]], "p90": [cuts[89]], "p99": [cuts[98]]},
+        ceiling=ceiling,
+    )
+    bench.note(
+        f"time to durable, {place.name}: p50 {cuts[49] * 1e3:.0f} ms, p90 {cuts[89] * 1e3:.0f} ms, p99 "
+        f"{cuts[98] * 1e3:.0f} ms; interval {_INTERVAL * 1e3:.0f} ms, round trip {trip * 1e3:.1f} ms"
+    )
+
+
+def _round_trips(place: Place, run: str) -> list[float]:
+    found = []
+    for number in range(20):
+        start = time.perf_counter()
+        place.store.put(f"{run}/trip-{number % 2}", os.urandom(2000))
+        found.append(time.perf_counter() - start)
+    return found
+
+
+def _calls(bench: Bench, place: Place) -> None:
+    """How many calls of one entry a thread can make."""
+    run = f"run-{next(_numbers)}"
+    entry, amount = os.urandom(100), 20_000 if bench.quick else 200_000
+
+    def each() -> None:
+        with Producer(place.store, manifest_path=f"{run}/manifest", data_prefix=f"{run}/data") as producer:
+            for _ in range(amount):
+                producer.produce(entry)
+
+    case = {"produce": each}
+    bench.compare("calls of one 100-byte entry", case, ceiling="produce", amount=amount, unit="calls", rounds=3)
+
+
+def _requests(bench: Bench, place: Place) -> None:
+    calls, total = _make_calls(1024, (64 if bench.quick else 512) << 20)
+    run = f"run-{next(_numbers)}"
+    counted = FaultyStore(place.store)
+    with Producer(counted, manifest_path=f"{run}/manifest", data_prefix=f"{run}/data") as producer:
+        for call in calls:
+            producer.produce(call)
+    each = {kind: number * 1e9 / total for kind, number in sorted(counted.calls.items())}
+    listed = ", ".join(f"{kind} {number:.0f}" for kind, number in each.items())
+    bench.note(f"requests for each GB of 1-KiB entries: {sum(each.values()):.0f} ({listed})")
+
+
+# Four processes, one manifest
+
+
+def _manifest_writes(bench: Bench, place: Place) -> None:
+    run = f"run-{next(_numbers)}"
+    calls = 50 if bench.quick else 400
+    bench.progress(f"four producers, {place.name}")
+    told = json.dumps({"url": place.url, "options": place.options, "run": run, "calls": calls})
+    workers = [_start("share", told) for _ in range(4)]
+    found = [json.loads(_finish(worker)) for worker in workers]
+    queue = Queue(place.store, f"{run}/manifest")
+    head = queue.read()
+    assert isinstance(head, Head)
+    fetcher = FetchHandle(place.store)
+    landed = [entry for batch in queue.descriptors(0, head.count) for entry in fetcher.fetch(batch).entries]
+    expected = {f"{each['process']}-{number}".encode() for each in found for number in range(calls)}
+    every = len(landed) == len(expected) and set(landed) == expected
+    # A writer numbers its appends, and each append is one group commit.
+    writes, commits = sum(each["writes"] for each in found), sum(writer.number for writer in head.writers.values())
+    name = f"four producers, {place.name}"
+    bench.require(f"{name}: every append landed, once", float(every), least=1)
+    bench.require(f"{name}: 1.5 times the group commits, of the manifest writes", 1.5 * commits / writes, least=1)
+    bench.note(f"{name}: {writes} manifest writes for {commits} group commits of {head.count} batches")
+
+
+def share(told: str) -> None:
+    """Append to a buffer that other processes append to as well; print what it took."""
+    given = json.loads(told)
+    run, process = given["run"], os.getpid()
+    store = _CountedWrites(open_store(given["url"], given["options"]), f"{run}/manifest")
+    with Producer(store, manifest_path=f"{run}/manifest", data_prefix=f"{run}/data") as producer:
+        for number in range(given["calls"]):
+            producer.produce(f"{process}-{number}".encode())
+            time.sleep(0.02)
+    print(json.dumps({"process": process, "writes": store.writes}))
+
+
+class _CountedWrites(FaultyStore):
+    """Counts the writes of one object, those that met another's included."""
+
+    def __init__(self, inner: ObjectStore, key: str) -> None:
+        super().__init__(inner)
+        self._key = key
+        self.writes = 0
+
+    def create(self, key: str, data: Data) -> Outcome:
+        self.writes += key == self._key
+        return super().create(key, data)
+
+    def replace(self, key: str, data: Data, version: str) -> Outcome:
+        self.writes += key == self._key
+        return super().replace(key, data, version)
+
+
+# Memory
+
+
+def _memory(bench: Bench) -> None:
+    kinds = [(form, data, how) for form in ("list", "Arrow") for data in ("random", "text") for how in ("hang", "slow")]
+    for form, data, how in kinds[::4] if bench.quick else kinds:
+        name = f"memory, {form} of {data} bytes, {_HOW[how]}"
+        bench.progress(name)
+        found = json.loads(_finish(_start("hold", json.dumps({"form": form, "data": data, "how": how}))))
+        peak, before, held = (found[key] >> 20 for key in ("peak", "before", "held"))
+        bench.require(f"{name}: bound + 150 MiB, of the peak", (_BOUND + _SLACK) / found["peak"], least=1)
+        bench.note(f"{name}: peak {peak} MiB, {before} MiB before there was a producer; {held} MiB counted as buffered")
+
+
+_HOW = {"hang": "puts hang", "slow": "puts take a second"}
+
+
+def hold(told: str) -> None:
+    """Produce as fast as the store lets, which is hardly; print the peak of memory."""
+    given = json.loads(told)
+    fault = Fault.STALL if given["how"] == "hang" else Fault.DELAY
+    store = FaultyStore(open_store("memory://held"), dict.fromkeys(range(1000), fault), only={"put"}, clock=_Sloth())
+    calls = _endless_calls(given["form"], given["data"])
+    next(calls)
+    before, held = _peak_memory(), 0
+    producer = Producer(store, max_buffered_bytes=_BOUND)
+    until = time.perf_counter() + _HOLD_SECONDS
+    with suppress(Timeout):
+        while time.perf_counter() < until:
+            producer.produce(next(calls), timeout=_HOLD_SECONDS / 2)
+            held = max(held, producer.buffered_bytes)
+            _forget_stored(store)
+    print(json.dumps({"before": before, "peak": _peak_memory(), "held": held}), flush=True)
+    os._exit(0)  # its store would not let it close
+
+
+def _forget_stored(store: FaultyStore) -> None:
+    """Delete what was stored: this store is in the same memory."""
+    store.inner.delete([found.key for found in store.inner.list("data/")])
+
+
+class _Sloth(SystemClock):
+    """A clock by which a delay is a second."""
+
+    def sleep(self, _: float) -> None:
+        time.sleep(1.0)
+
+
+def _endless_calls(form: str, data: str) -> Iterator[Entries]:
+    """Calls of 1,024 entries of 1 KiB, made on the way: nothing but the producer keeps them."""
+    for number in count():
+        if data == "random":
+            whole = os.urandom(1 << 20)
+        else:
+            whole = b"".join(b'{"number": %d, "of": %d}\n' % (i, number) for i in range(40_000))[: 1 << 20]
+        entries = [whole[i : i + 1024] for i in range(0, len(whole), 1024)]
+        del whole
+        yield entries if form == "list" else pa.array(entries, pa.binary())
+        del entries
+
+
+def _peak_memory() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
+
+
+def _start(name: str, told: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, __file__, name, told], stdout=subprocess.PIPE, text=True)
+
+
+def _finish(worker: subprocess.Popen[str]) -> str:
+    out, _ = worker.communicate(timeout=120)
+    if worker.returncode:
+        raise RuntimeError(f"a measured process ended with status {worker.returncode}")
+    return out
+
+
+if __name__ == "__main__":
+    {"share": share, "hold": hold}[sys.argv[1]](sys.argv[2])

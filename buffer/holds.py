@@ -1,0 +1,360 @@
+"""Holds: what a job plans to read, or has stored and not listed yet, stays until the job is done (rfcs/0005).
+
+A hold is written into the manifest's head, so no trim and no sweep that was decided without it can follow. A thread
+renews it while it is held. Where that fails (a machine that slept, a store out of reach) the collector removes it
+after its `ttl`, and the job gets `Fenced`: it must stop, and may run again under a new hold. No entry is lost by that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from contextlib import suppress
+from threading import Condition, RLock, Thread
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from forebay.buffer import names
+from forebay.buffer.clock import SystemClock
+from forebay.buffer.errors import Closed, Fenced, ForebayError, InvalidInput
+from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.head import Hold
+from forebay.buffer.store import ObjectStore, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from datetime import datetime
+    from types import TracebackType
+    from typing import Any, Self
+
+    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.manifest import Head
+    from forebay.buffer.model import BatchDescriptor
+
+_log = logging.getLogger("forebay.holds")
+
+_PIECE = 1000
+_RENEWALS_IN_A_TTL = 3
+
+
+def hold(
+    url: str | ObjectStore,
+    *,
+    from_: str | int | datetime = "earliest",
+    upto: str | int | datetime | None = None,
+    ttl: float = 300.0,
+    purpose: str = "",
+    storage_options: Mapping[str, Any] | None = None,
+    manifest_path: str = "manifest",
+    clock: Clock | None = None,
+    random: Random | None = None,
+) -> HeldRange:
+    """Return a range of batches that is not trimmed until it is closed, by `close` or at the end of a `with`.
+
+    Args:
+        url: the buffer, or its store if it is open already.
+        from_: the first batch: `earliest`, `latest` (what is yet to come), a sequence, or a time.
+        upto: the last batch: a sequence, or a time, before which its entries were taken in. None is the last one there.
+            Batches behind it are kept as well; `descriptors` leaves them out.
+        ttl: seconds after which the hold may be removed if it is not renewed, as it is three times within that.
+        purpose: shown to whoever wonders what holds the collector back.
+        storage_options: credentials, endpoint and client of the store.
+        manifest_path: the manifest's key below `url`.
+        clock: by which it is renewed.
+        random: what its id is drawn from.
+
+    Raises:
+        NotFound: there is no such buffer.
+        Trimmed: `from_` is gone.
+        Unsupported: the buffer is of version 1.
+    """
+    queue = _open(url, storage_options, manifest_path, clock, random)
+    queue.read_existing()
+
+    def wanted(head: Head) -> Hold:
+        first = queue.sequence_of(from_, state=head)
+        if first > head.next_sequence or queue.end_of(_or_latest(upto), state=head) < first:
+            raise InvalidInput(
+                f"{queue.url}: there is nothing from {from_!r} up to {upto!r}; batches are numbered from "
+                f"{head.first_sequence} to {head.next_sequence - 1}"
+            )
+        return Hold(first, None, 0, purpose)
+
+    lease = _Lease(queue, ttl, clock or SystemClock())
+    head = lease.take(wanted)
+    try:
+        end = queue.end_of(_or_latest(upto), state=head)
+    except ForebayError:
+        with suppress(ForebayError):
+            lease.release()
+        raise
+    return HeldRange(lease, head, head.holds[lease.hold_id].first_sequence or 0, end - 1)
+
+
+def hold_uploads(
+    url: str | ObjectStore,
+    *,
+    ttl: float = 86_400.0,
+    purpose: str = "",
+    storage_options: Mapping[str, Any] | None = None,
+    manifest_path: str = "manifest",
+    clock: Clock | None = None,
+    random: Random | None = None,
+) -> HeldUploads:
+    """Return a floor: no object named above it is swept until this is closed, listed or not.
+
+    For a job whose tasks store batches that it lists at its end: `names.mint(clock, random, above=held.floor)`. A task
+    whose clock is behind mints above the floor all the same. The buffer is made if there is none; the settings are
+    those of `hold`.
+
+    Raises:
+        Unsupported: the buffer is of version 1.
+    """
+    queue = _open(url, storage_options, manifest_path, clock, random)
+    clock = clock or SystemClock()
+
+    def wanted(head: Head) -> Hold:
+        return Hold(None, max(head.gc_floor, names.at_time(clock.now_ms())), 0, purpose)
+
+    lease = _Lease(queue, ttl, clock)
+    return HeldUploads(lease, lease.take(wanted).holds[lease.hold_id].floor or names.LOWEST)
+
+
+class _Held:
+    """A hold as its job sees it: in force until it is closed, or lost."""
+
+    def __init__(self, lease: _Lease) -> None:
+        self._lease = lease
+        self.hold_id = lease.hold_id
+        """By which the manifest knows it."""
+
+    def check(self) -> None:
+        """Return if the hold is in force.
+
+        Raises:
+            Fenced: it expired and was removed: what it kept may be gone. Run the job again under a new hold.
+            Closed: it was closed.
+        """
+        self._lease.check()
+
+    def close(self) -> None:
+        """Let go. Closing again does nothing.
+
+        Raises:
+            Fenced: it had expired before.
+            StoreError: the manifest could not be written; the hold stays until it expires.
+        """
+        self._lease.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except ForebayError:
+            if error is None:
+                raise
+            # The block's own error says more than what came of it.
+            _log.warning("%s: letting go after an error failed", self._lease.name, exc_info=True)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._lease.name}, {self._lease.state}>"
+
+    def __del__(self) -> None:
+        if self._lease.stop():
+            warnings.warn(
+                f"{self!r} was not closed: use `with` or close(). It keeps the collector back until it expires",
+                ResourceWarning,
+                source=self,
+                stacklevel=2,
+            )
+
+
+class HeldRange(_Held):
+    """A range of batches that stays until this is closed."""
+
+    def __init__(self, lease: _Lease, head: Head, first: int, last: int) -> None:
+        super().__init__(lease)
+        self._head = head
+        self.first = first
+        """The first sequence held."""
+        self.last = last
+        """The last sequence of the range, one below `first` if it is empty; fixed when the hold was made."""
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __bool__(self) -> bool:
+        return True  # an empty range is still held
+
+    def descriptors(self, first: int | None = None, limit: int | None = None) -> Iterator[BatchDescriptor]:
+        """Yield the range's batches in order, from sequence `first` on, `limit` of them at most.
+
+        They are read piece by piece, and each piece checks that the hold is in force.
+
+        Raises:
+            Fenced: the hold expired and was removed.
+        """
+        at = self.first if first is None else first
+        if at < self.first or (limit is not None and limit < 0):
+            raise InvalidInput(f"{self._lease.name} starts at {self.first}: asked for {limit} batches from {at}")
+        return self._pieces(at, self.last + 1 if limit is None else min(at + limit, self.last + 1))
+
+    def _pieces(self, at: int, end: int) -> Iterator[BatchDescriptor]:
+        while at < end:
+            self.check()
+            found = self._lease.queue.descriptors(at, min(_PIECE, end - at), state=self._head)
+            yield from found
+            at += len(found)
+
+
+class HeldUploads(_Held):
+    """A floor above which objects may wait to be listed until this is closed."""
+
+    def __init__(self, lease: _Lease, floor: str) -> None:
+        super().__init__(lease)
+        self.floor = floor
+        """A ULID: whatever is minted above it is not swept."""
+
+
+class _Lease:
+    """One hold in the head, and the thread that renews it."""
+
+    def __init__(self, queue: Queue, ttl: float, clock: Clock) -> None:
+        if not ttl > 0:
+            raise InvalidInput(f"ttl must be a positive number of seconds, not {ttl}")
+        self.queue = queue
+        self.hold_id = queue.new_id()
+        self.name = f"hold {self.hold_id} of {queue.url}"
+        self.state = "in force"
+        self._ttl = ttl
+        self._clock = clock
+        self._process = os.getpid()
+        self._writing = RLock()
+        self._waking = Condition()
+        self._over = False
+        self._renewed_at = 0.0
+
+    def take(self, wanted: Callable[[Head], Hold]) -> Head:
+        """Write the hold, and return the head that holds it."""
+        self._renewed_at = self._clock.monotonic()
+
+        def change(head: Head) -> Head:
+            return head.with_hold(self.hold_id, replace(wanted(head), expires_ms=self._expiry()))
+
+        head = self.queue.change_head(change, lambda head: self.hold_id in head.holds)
+        Thread(target=self._keep_renewing, name=self.name, daemon=True).start()
+        return head
+
+    def check(self) -> None:
+        if self._over:
+            raise Closed(f"{self.name} was closed")
+        if self.state == "lost":
+            raise self._gone()
+        if self._clock.monotonic() >= self._renewed_at + self._ttl:
+            self.renew()  # nobody did in time, so it may be gone: this finds out
+
+    def renew(self) -> None:
+        """Put the expiry off, or raise `Fenced` if the hold is gone."""
+        with self._writing:
+            if self._over:
+                return
+            began, expiry = self._clock.monotonic(), 0
+
+            def change(head: Head) -> Head:
+                nonlocal expiry
+                found = head.holds.get(self.hold_id)
+                if found is None:
+                    raise self._gone()
+                # Later than ever written before, so that finding it proves this renewal, whatever the clock did.
+                expiry = max(self._expiry(), found.expires_ms + 1)
+                return head.with_hold(self.hold_id, replace(found, expires_ms=expiry))
+
+            def is_mine(head: Head) -> bool:
+                found = head.holds.get(self.hold_id)
+                return found is not None and found.expires_ms >= expiry
+
+            try:
+                self.queue.change_head(change, is_mine)
+            except Fenced:
+                self.state = "lost"
+                raise
+            self._renewed_at = began
+
+    def release(self) -> None:
+        if os.getpid() != self._process:
+            return  # the parent's to close
+        with self._writing:
+            if not self.stop():
+                return
+            if self.state == "lost":
+                raise self._gone()
+            self.state = "closed"
+
+            def change(head: Head) -> Head:
+                if self.hold_id not in head.holds:
+                    self.state = "lost"
+                    raise self._gone()
+                return head.without_hold(self.hold_id)
+
+            self.queue.read()  # a write on an old head would meet a conflict, and then could not tell who removed it
+            self.queue.change_head(change, lambda head: self.hold_id not in head.holds)
+
+    def stop(self) -> bool:
+        """Renew no more; return whether it was renewed until now."""
+        if self._process != os.getpid():
+            return False  # the thread, and perhaps the lock, stayed with the parent
+        with self._waking:
+            before, self._over = self._over, True
+            self._waking.notify_all()
+        return not before
+
+    def _keep_renewing(self) -> None:
+        pause = self._ttl / _RENEWALS_IN_A_TTL
+        due = self._renewed_at + pause
+        while self._wait_until(due):
+            try:
+                self.renew()
+                due = self._renewed_at + pause
+            except Fenced:
+                _log.exception("%s is lost; its job must stop", self.name)
+                return
+            except ForebayError:
+                _log.warning("%s could not be renewed; trying again", self.name, exc_info=True)
+                due = self._clock.monotonic() + pause / 4
+
+    def _wait_until(self, deadline: float) -> bool:
+        """Wait, and return whether the hold is still wanted."""
+        with self._waking:
+            while not self._over and self._clock.wait_until(self._waking, deadline):
+                pass
+            return not self._over
+
+    def _expiry(self) -> int:
+        return self._clock.now_ms() + int(self._ttl * 1000)
+
+    def _gone(self) -> Fenced:
+        return Fenced(
+            f"{self.name} expired and was removed, because it was not renewed for {self._ttl:g} s: what it kept may be "
+            "gone. Stop, and run the job again under a new hold"
+        )
+
+
+def _open(
+    url: str | ObjectStore,
+    storage_options: Mapping[str, Any] | None,
+    manifest_path: str,
+    clock: Clock | None,
+    random: Random | None,
+) -> Queue:
+    store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+    return Queue(store, manifest_path, role="hold", clock=clock, random=random)
+
+
+def _or_latest(upto: str | int | datetime | None) -> str | int | datetime:
+    return "latest" if upto is None else upto

@@ -1,0 +1,83 @@
+"""The record of a topic: what stands at the place of a manifest where a URL is a folder of buffers (rfcs/0005).
+
+One object says what a URL is, a buffer or a topic, so it can never be both.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forebay.buffer.errors import Corrupt, InvalidInput, Unsupported
+from forebay.buffer.manifest.envelope import pack, unpack
+
+MAX_PARTITIONS: Final = 100_000
+"""As many as five digits can name."""
+KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
+
+
+class TopicRecord(Struct, frozen=True, array_like=True, tag="topic"):
+    """One state of a topic's record; every change returns the next one."""
+
+    topic_id: str
+    """Random, made once."""
+    number: int = 1
+    """Grows with every write, so that no two states are the same bytes."""
+    required_features: tuple[str, ...] = ()
+    partitions: int = 0
+    """How many there are; 0 while the topic is being created. It never falls."""
+    groups: dict[str, str] = {}
+    """By name, where each one started: `earliest`, `latest` or a time. In partitions added later it starts at 0."""
+
+    def to_bytes(self) -> bytes:
+        """The object as stored."""
+        return pack(self)
+
+    def with_partitions(self, total: int) -> TopicRecord:
+        """The record with more partitions."""
+        return replace(self, number=self.number + 1, partitions=total)
+
+    def with_group(self, name: str, start: str) -> TopicRecord:
+        """The record with one more group."""
+        return replace(self, number=self.number + 1, groups={**self.groups, name: start})
+
+    def without_group(self, name: str) -> TopicRecord:
+        """The record without a group."""
+        groups = {known: start for known, start in self.groups.items() if known != name}
+        return replace(self, number=self.number + 1, groups=groups)
+
+
+def partition_name(partition: int) -> str:
+    """The folder of a partition: `p-00000` and so on."""
+    return f"p-{partition:05}"
+
+
+def read_record(data: bytes | memoryview, location: str) -> TopicRecord:
+    """Return the topic's record that the bytes hold.
+
+    Raises:
+        Corrupt: they are damaged, or something else.
+        Unsupported: the topic needs a release that knows more.
+    """
+    record = unpack(data, TopicRecord, location)
+    unknown = set(record.required_features) - KNOWN_FEATURES
+    if unknown:
+        raise Unsupported(f"{location} needs {', '.join(sorted(unknown))}, which this release does not know: upgrade")
+    if not 0 <= record.partitions <= MAX_PARTITIONS:
+        raise Corrupt(f"{location}: a topic of {record.partitions} partitions; expected 0 to {MAX_PARTITIONS}")
+    return record
+
+
+def refuse_topic(data: bytes | memoryview, location: str) -> None:
+    """Raise `InvalidInput` if the bytes are a topic's record, to whoever took its URL for a buffer's."""
+    try:
+        record = unpack(data, TopicRecord, location)
+    except Corrupt:
+        return
+    url = location.rpartition("/")[0]
+    raise InvalidInput(
+        f"{url} is a topic of {record.partitions} partitions, not a buffer: use TopicProducer and TopicConsumer of "
+        f"forebay.buffer.topic, or one of its partitions, such as {url}/{partition_name(0)}"
+    )

@@ -1,0 +1,32 @@
+"""Topics: a folder of buffers that is written and read as one (rfcs/0005)."""
+
+from __future__ import annotations
+
+from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
+from forebay.buffer.topic.consumer import TopicConsumer
+from forebay.buffer.topic.groups import PartitionState, TopicGroups, TopicGroupState, TopicState, describe_topic
+from forebay.buffer.topic.growth import Growth, add_partitions, create_topic
+from forebay.buffer.topic.keys import partition_for
+from forebay.buffer.topic.producer import TopicFlush, TopicProducer
+from forebay.buffer.topic.topic import Topic, buffers_at
+
+__all__ = [
+    "Growth",
+    "PartitionBatch",
+    "PartitionDescriptor",
+    "PartitionState",
+    "Topic",
+    "TopicConsumer",
+    "TopicFetchHandle",
+    "TopicFlush",
+    "TopicGroupState",
+    "TopicGroups",
+    "TopicLag",
+    "TopicProducer",
+    "TopicState",
+    "add_partitions",
+    "buffers_at",
+    "create_topic",
+    "describe_topic",
+    "partition_for",
+]

@@ -1,0 +1,417 @@
+"""The read side of a topic: a consumer for each partition, asked in turn (rfcs/0005)."""
+
+# ruff: noqa: SLF001 - the iterator is the consumer's other half
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from contextlib import contextmanager
+from threading import Condition, RLock
+from typing import TYPE_CHECKING
+
+from forebay.buffer.clock import SystemClock
+from forebay.buffer.consumer import Consumer
+from forebay.buffer.errors import Closed, Fenced, ForebayError, InvalidInput
+from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
+from forebay.buffer.topic.topic import LOOK_SECONDS, Topic, check_place, in_parallel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from datetime import datetime
+    from types import TracebackType
+    from typing import Any, Literal, Self
+
+    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.model import BatchDescriptor
+    from forebay.buffer.store import ObjectStore
+
+_log = logging.getLogger("forebay.consumer")
+
+_POLL_FLOOR = 0.05
+
+
+class TopicConsumer:
+    """Reads a topic's batches, of each partition in order, and fairly between them.
+
+    Opening one takes over every partition that it reads from the consumer before, which gets `Fenced`. Once fenced in
+    any partition, a consumer must stop as a whole. Two that open at the same moment may stop each other: open again.
+
+    Args:
+        url: the topic, such as `s3://lake/clicks`, or its store if it is open already.
+        group: a named reader, with a frontier of its own in every partition. None is the unnamed consumer.
+        from_: where a group starts that does not exist yet: `earliest`, `latest`, or a time (a datetime with a zone, or
+            ISO 8601 text). In partitions that are added later it starts at their beginning.
+        partitions: those that this consumer reads, so that several processes can share a topic. None is all of them,
+            with those that are added later, which are noticed within ten seconds.
+        on_trimmed: what to do if retention has dropped what comes next: `raise` `Trimmed`, or `skip` to the first batch
+            left and count what was missed in `skipped`.
+        storage_options: credentials, endpoint and client of the store.
+        max_poll_interval: while there is nothing to read, `batches(wait=…)` looks again after at most so many seconds.
+
+    Safe to use from several threads. To fetch in parallel, let one thread call `next_descriptors` and `ack_through`,
+    and give `fetch_handle()` to the workers.
+
+    Raises:
+        NotFound: there is no topic; `create_topic` makes one.
+        InvalidInput: there is no such partition.
+    """
+
+    def __init__(
+        self,
+        url: str | ObjectStore,
+        *,
+        group: str | None = None,
+        from_: str | datetime = "earliest",
+        partitions: Iterable[int] | None = None,
+        on_trimmed: Literal["raise", "skip"] = "raise",
+        storage_options: Mapping[str, Any] | None = None,
+        max_poll_interval: float = 2.0,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._max_poll_interval = max_poll_interval
+        self._topic = Topic(url, storage_options=storage_options, clock=clock, random=random)
+        self.url = self._topic.url
+        assigned = range(self._topic.partitions) if partitions is None else sorted(set(partitions))
+        wrong = [number for number in assigned if number not in range(self._topic.partitions)]
+        if wrong or not assigned:
+            raise InvalidInput(
+                f"{self.url} has partitions 0 to {self._topic.partitions - 1}; asked for {wrong or 'none'}"
+            )
+        self._takes_all = partitions is None
+        self._settings: dict[str, Any] = {
+            "group": group,
+            "on_trimmed": on_trimmed,
+            "max_poll_interval": max_poll_interval,
+            "clock": clock,
+            "random": random,
+        }
+        if group is not None:
+            # Everywhere, also where another process reads: until then the collector may trim there.
+            self._settings["from_"] = self._topic.register_group(group, from_, apart_from=assigned)
+        self._fetcher = TopicFetchHandle(self._topic.store, clock=clock)
+        self._lock = RLock()
+        self._closing = Condition()
+        self._closed = False
+        self._fenced: Fenced | None = None
+        self._found: deque[PartitionDescriptor] = deque()
+        self._turn = 0
+        self._looked_at = self._clock.monotonic()
+        self._consumers: dict[int, Consumer] = {}
+        try:
+            self._claim(assigned)
+        except BaseException:
+            self._let_go()
+            raise
+
+    # Reading
+
+    def next_descriptors(self, max_batches: int) -> list[PartitionDescriptor]:
+        """Return up to `max_batches` descriptors, by one look at each partition: as many of each as there is room for.
+
+        No object is touched. Each is handed out once by this consumer, fetched or not. With 0, nothing is read.
+
+        If a look fails, that is raised, and what the others found is handed out by the next call.
+        """
+        if max_batches < 0:
+            raise InvalidInput(f"max_batches must be 0 or more, not {max_batches}")
+        with self._lock:
+            self._check_open()
+            if max_batches and not self._found:
+                self._look(max_batches)
+            return [self._found.popleft() for _ in range(min(max_batches, len(self._found)))]
+
+    def next_batch(self) -> PartitionBatch | None:
+        """Return the next batch, or None if there is none yet: one of each partition in turn.
+
+        After an error or an interrupt, the next call reads the same one.
+        """
+        while True:
+            found, batch = self._peek()
+            if found is None or self._hand_out(found):
+                return batch
+
+    def fetch_handle(self) -> TopicFetchHandle:
+        """Return what fetches descriptors in workers: threads, processes or other machines."""
+        return self._fetcher
+
+    def batches(self, *, wait: bool | float = False) -> TopicBatchIterator:
+        """Iterate over what follows, with `for` or `async for`.
+
+        Args:
+            wait: what to do at the end of what is there: False stops, True waits for more until the consumer is
+                closed, a number stops after so many seconds without a new batch.
+        """
+        return TopicBatchIterator(self, wait)
+
+    def __iter__(self) -> TopicBatchIterator:
+        return self.batches()
+
+    def __aiter__(self) -> TopicBatchIterator:
+        return self.batches()
+
+    # Acknowledging
+
+    def ack(self, partition: int, sequence: int) -> None:
+        """Acknowledge the next batch of a partition in order. Every hundredth is written; `flush` writes the rest.
+
+        Raises:
+            InvalidInput: it is not the next one, or was never handed out.
+            Fenced: another consumer has taken over.
+        """
+        with self._stopping_if_fenced():
+            self._of(partition).ack(sequence)
+
+    def ack_through(self, partition: int, sequence: int) -> None:
+        """Acknowledge every batch of a partition up to and including `sequence`, durably before this returns.
+
+        Raises:
+            InvalidInput: it was acknowledged before, or was never handed out.
+            Fenced: another consumer has taken over, and nothing was changed.
+        """
+        with self._stopping_if_fenced():
+            self._of(partition).ack_through(sequence)
+
+    def flush(self) -> None:
+        """Write acknowledgements that are not written yet."""
+        self._each(Consumer.flush)
+
+    def close(self) -> None:
+        """Write pending acknowledgements and let go. Closing again does nothing; a fence or failure is raised once."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            self._closing.notify_all()
+        failures = self._let_go()
+        # Who was told of the fence need not be told again.
+        untold = [error for error in failures if self._fenced is None or not isinstance(error, Fenced)]
+        if untold:
+            raise untold[0]
+
+    # Looking
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The partitions that this consumer reads."""
+        return tuple(self._consumers)
+
+    @property
+    def skipped(self) -> int:
+        """Batches that were trimmed before they could be read, with `on_trimmed="skip"`."""
+        return sum(consumer.skipped for consumer in self._consumers.values())
+
+    def __len__(self) -> int:
+        """How many batches were not acknowledged when the partitions were last looked at here."""
+        return sum(map(len, self._consumers.values()))
+
+    def __bool__(self) -> bool:
+        return True  # an empty consumer is still a consumer
+
+    def lag(self) -> TopicLag:
+        """Return how far behind this consumer is, by a look at every partition's manifest."""
+        return TopicLag(dict(zip(self.partitions, self._each(Consumer.lag), strict=True)))
+
+    def seek(self, to: str | datetime) -> None:
+        """Read on from a time, `earliest` or `latest` in every partition. What is acknowledged stays so.
+
+        Acknowledging after a jump forward acknowledges what was jumped over. If this fails, repeat it: some partitions
+        may have jumped already.
+        """
+        place = check_place(to)
+        with self._lock:
+            self._each(lambda consumer: consumer.seek(place))
+            self._found.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except ForebayError:
+            if error is None:
+                raise
+            # The block's own error says more than what came of it.
+            _log.warning("%s: closing after an error failed", self.url, exc_info=True)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._consumers)} of {self._topic.partitions} partitions"
+        return f"<TopicConsumer of {self.url}, {state}>"
+
+    # Inside
+
+    def _claim(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._consumers[number] = Consumer(self._topic.partition(number), **self._settings)
+
+    def _look_for_partitions(self) -> None:
+        now = self._clock.monotonic()
+        if not self._takes_all or now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        added = range(len(self._consumers), self._topic.refresh().partitions)
+        if added:
+            # Whoever has taken over meanwhile has claimed them, or will: who is fenced must not take them back.
+            self._consumers[0]._look(1)
+            self._claim(added)
+
+    def _look(self, max_batches: int) -> None:
+        """Find up to so many batches, as evenly as the partitions have them, beginning with another one each time."""
+        with self._stopping_if_fenced():
+            self._look_for_partitions()
+            numbers = list(self._consumers)
+            self._turn = (self._turn + 1) % len(numbers)
+            asking = numbers[self._turn :] + numbers[: self._turn]
+            left = max_batches
+            while asking and left:
+                share, more = divmod(left, len(asking))
+                # With fewer to find than partitions, the first are asked for one each, the others if that was not all.
+                asked = [(number, share + (place < more)) for place, number in enumerate(asking)]
+                later = [number for number, limit in asked if limit == 0]
+                asked = [(number, limit) for number, limit in asked if limit]
+                answers = in_parallel(self._ask, asked)
+                found = [answer for answer in answers if not isinstance(answer, ForebayError)]
+                self._interleave(found)
+                left -= sum(len(descriptors) for _number, descriptors in found)
+                failures = [answer for answer in answers if isinstance(answer, ForebayError)]
+                if failures:
+                    raise next((error for error in failures if isinstance(error, Fenced)), failures[0])
+                full = {number for (number, limit), (_, got) in zip(asked, found, strict=True) if len(got) == limit}
+                asking = later + [number for number, _limit in asked if number in full]
+
+    def _ask(self, asked: tuple[int, int]) -> tuple[int, list[BatchDescriptor]] | ForebayError:
+        number, limit = asked
+        try:
+            return number, self._consumers[number].next_descriptors(limit)
+        except ForebayError as error:
+            return error  # after what the others have found is kept
+
+    def _interleave(self, found: list[tuple[int, list[BatchDescriptor]]]) -> None:
+        longest = max((len(descriptors) for _number, descriptors in found), default=0)
+        for place in range(longest):
+            self._found += [PartitionDescriptor(n, got[place]) for n, got in found if place < len(got)]
+
+    def _peek(self) -> tuple[PartitionDescriptor | None, PartitionBatch | None]:
+        with self._lock:
+            self._check_open()
+            if not self._found:
+                self._look(len(self._consumers))
+            if not self._found:
+                return None, None
+            found = self._found[0]
+        batch = self._consumers[found.partition].fetch_descriptor(found.descriptor)
+        return found, PartitionBatch(found.partition, batch)
+
+    def _hand_out(self, found: PartitionDescriptor) -> bool:
+        """Take what was fetched off the list, unless another thread has."""
+        with self._lock:
+            if not self._found or self._found[0] is not found:
+                return False
+            self._found.popleft()
+            return True
+
+    def _of(self, partition: int) -> Consumer:
+        self._check_open()
+        try:
+            return self._consumers[partition]
+        except KeyError:
+            raise InvalidInput(
+                f"{self.url}: partition {partition} is not read here; it reads {list(self._consumers)}"
+            ) from None
+
+    def _each(self, do: Callable[[Consumer], Any]) -> list[Any]:
+        with self._stopping_if_fenced():
+            self._check_open()
+            return in_parallel(do, list(self._consumers.values()))
+
+    def _let_go(self) -> list[ForebayError]:
+        def close(consumer: Consumer) -> ForebayError | None:
+            try:
+                consumer.close()
+            except ForebayError as error:
+                return error
+            return None
+
+        return [error for error in in_parallel(close, list(self._consumers.values())) if error is not None]
+
+    @contextmanager
+    def _stopping_if_fenced(self) -> Iterator[None]:
+        try:
+            yield
+        except Fenced as error:
+            self._fenced = error
+            raise
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self.url}: this consumer was closed; open a new one")
+        if self._fenced is not None:
+            raise Fenced(*self._fenced.args)
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait, and return whether the consumer is still open."""
+        deadline = self._clock.monotonic() + seconds
+        with self._closing:
+            while not self._closed and self._clock.wait_until(self._closing, deadline):
+                pass
+            return not self._closed
+
+
+class TopicBatchIterator:
+    """Batches of one consumer, for `for` and for `async for`. Ends when the consumer is closed."""
+
+    def __init__(self, consumer: TopicConsumer, wait: bool | float) -> None:
+        consumer._check_open()
+        self._consumer = consumer
+        self._wait = math.inf if wait is True else float(wait)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> PartitionBatch:
+        try:
+            for delay in self._delays():
+                batch = self._consumer.next_batch()
+                if batch is not None:
+                    return batch
+                if not self._consumer._wait(delay):
+                    break
+        except Closed:
+            pass  # by another thread
+        raise StopIteration
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> PartitionBatch:
+        consumer = self._consumer
+        try:
+            for delay in self._delays():
+                # A thread fetches; it is handed out only here, so a cancelled call leaves the batch to the next one.
+                found, batch = await asyncio.to_thread(consumer._peek)
+                if found is None or batch is None:
+                    if not await asyncio.to_thread(consumer._wait, delay):
+                        break
+                elif consumer._hand_out(found):
+                    return batch
+        except Closed:
+            pass
+        raise StopAsyncIteration
+
+    def _delays(self) -> Iterator[float]:
+        """How long to wait after each look that found nothing: longer each time, up to the consumer's bound."""
+        clock, longest = self._consumer._clock, self._consumer._max_poll_interval
+        until = clock.monotonic() + self._wait
+        delay = _POLL_FLOOR
+        while True:
+            yield max(0.0, min(delay, until - clock.monotonic()))
+            if clock.monotonic() >= until:
+                return
+            delay = min(2 * delay, longest)

@@ -1,0 +1,179 @@
+"""Groups of a topic, and a look at it as a whole: the same questions as of one buffer, over all partitions."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING
+
+from forebay.buffer.errors import InvalidInput, NotFound
+from forebay.buffer.groups import Groups, GroupState
+from forebay.buffer.manifest import Head
+from forebay.buffer.topic.topic import RECORD_KEY, Topic, check_place, in_parallel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+    from typing import Any
+
+    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.manifest.topic import TopicRecord
+    from forebay.buffer.store import ObjectStore
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What there is to know of one partition."""
+
+    url: str
+    first_sequence: int
+    """The lowest sequence that is retained."""
+    next_sequence: int
+    """The sequence that the next batch will have."""
+    object_bytes: int
+    """The size of what is retained."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """What there is to know of a topic."""
+
+    url: str
+    topic_id: str
+    """Random, made once."""
+    partitions: tuple[PartitionState, ...]
+    groups: Mapping[str, str]
+    """By name, where each one started."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicGroupState:
+    """What there is to know of a group of a topic."""
+
+    name: str
+    start: str
+    """`earliest`, `latest` or a time, as it was first opened."""
+    partitions: tuple[GroupState | None, ...]
+    """The group in each partition; None where whoever first opened it has not come to yet."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether a consumer has it in some partition."""
+        return any(state is not None and state.alive for state in self.partitions)
+
+    @property
+    def waiting(self) -> int:
+        """Batches not acknowledged, in all partitions together."""
+        return sum(state.waiting for state in self.partitions if state is not None)
+
+
+def describe_topic(
+    url: str | ObjectStore, *, storage_options: Mapping[str, Any] | None = None, clock: Clock | None = None
+) -> TopicState:
+    """Return a topic's partitions and groups, by a look at every partition's manifest."""
+    topic = Topic(url, storage_options=storage_options, clock=clock)
+
+    def describe(number: int) -> PartitionState:
+        state = topic.open_queue(number, "reader").read()
+        size = state.object_bytes if isinstance(state, Head) else 0
+        return PartitionState(topic.partition(number).url, state.first_sequence, state.next_sequence, size)
+
+    record = topic.record
+    return TopicState(
+        topic.url, record.topic_id, tuple(in_parallel(describe, range(record.partitions))), dict(record.groups)
+    )
+
+
+class TopicGroups:
+    """The groups of a topic, for looking and for tidying."""
+
+    def __init__(
+        self,
+        url: str | ObjectStore,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._topic = Topic(url, storage_options=storage_options, clock=clock, random=random)
+
+    def list(self) -> list[TopicGroupState]:
+        """Return every group, by name."""
+        record = self._topic.refresh()
+        return [self._describe(record, name) for name in sorted(record.groups)]
+
+    def describe(self, name: str) -> TopicGroupState:
+        """Return one group.
+
+        Raises:
+            NotFound: there is none of that name.
+        """
+        return self._describe(self._topic.refresh(), name)
+
+    def reset(self, name: str, to: str | datetime, *, force: bool = False) -> TopicGroupState:
+        """Let a group read again from another place in every partition; its consumers, if any, are fenced.
+
+        One partition after the other: after a failure, repeat it.
+
+        Raises:
+            InvalidInput: a consumer has it, and `force` is not set.
+            Trimmed: that place is gone.
+        """
+        place = check_place(to)
+        self._check_free(name, "reset", force=force)
+        in_parallel(lambda number: self._groups(number).reset(name, place, force=force), range(self._topic.partitions))
+        return self.describe(name)
+
+    def delete(self, name: str, *, force: bool = False) -> None:
+        """Forget a group, so that it holds nothing back any more; its consumers, if any, are fenced.
+
+        First in the record, so that no partition added later gets it, then in every partition. After a failure, or if
+        partitions were being added meanwhile, repeat it: deleting what is not there does nothing.
+
+        Raises:
+            InvalidInput: a consumer has it, and `force` is not set.
+        """
+        if name in self._topic.refresh().groups:
+            self._check_free(name, "delete", force=force)
+
+        def remove(record: TopicRecord | None) -> TopicRecord | None:
+            return None if record is None or name not in record.groups else record.without_group(name)
+
+        self._topic.register.update(remove, lambda record: name not in record.groups)
+        partitions = self._topic.refresh().partitions
+        for number in count():
+            # One above the count may have been made by somebody who is about to raise it, or who died before.
+            if number >= partitions and not self._exists(number):
+                return
+            with suppress(NotFound):
+                self._groups(number).delete(name, force=force)
+
+    def _describe(self, record: TopicRecord, name: str) -> TopicGroupState:
+        if name not in record.groups:
+            known = ", ".join(sorted(record.groups)) or "none"
+            raise NotFound(f"{self._topic.url} has no group {name!r}; there are: {known}")
+
+        def describe(number: int) -> GroupState | None:
+            try:
+                return self._groups(number).describe(name)
+            except NotFound:
+                return None
+
+        return TopicGroupState(name, record.groups[name], tuple(in_parallel(describe, range(record.partitions))))
+
+    def _exists(self, number: int) -> bool:
+        try:
+            self._topic.partition(number).get(RECORD_KEY)
+        except NotFound:
+            return False
+        return True
+
+    def _groups(self, number: int) -> Groups:
+        return Groups(self._topic.partition(number), clock=self._topic.clock, random=self._topic.random)
+
+    def _check_free(self, name: str, verb: str, *, force: bool) -> None:
+        if self.describe(name).alive and not force:
+            raise InvalidInput(
+                f"{self._topic.url}: a consumer has group {name}; close it first, or {verb} with force if it is dead"
+            )

@@ -1,0 +1,365 @@
+"""The write side of a topic: a producer for each partition, one memory bound over all of them (rfcs/0005)."""
+
+# ruff: noqa: SLF001 - the partitions' producers are this one's other half
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import suppress
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from forebay.buffer.batch import DEFAULT_LEVEL
+from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, StoreError, Timeout
+from forebay.buffer.filling import check_call
+from forebay.buffer.producer import Producer
+from forebay.buffer.topic.keys import partition_for
+from forebay.buffer.topic.topic import LOOK_SECONDS, Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+    from types import TracebackType
+    from typing import Any, Self
+
+    from forebay.buffer.batch import Compression
+    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.coordinator import Durability, FlushHandle, WriteHandle
+    from forebay.buffer.filling import Call, Entries
+    from forebay.buffer.store import ObjectStore
+
+_log = logging.getLogger("forebay.producer")
+
+
+class TopicProducer:
+    """Writes entries to a topic. Any number of producers, threads and processes may share one topic.
+
+    Calls with a key go to the key's partition, so that they are read in the order produced. Calls without one go to one
+    partition until a batch is due and then to the next, so that batches are as large as with one buffer. A partition
+    is opened when it is first needed. New partitions are noticed within ten seconds.
+
+    Args:
+        url: the topic, such as `s3://lake/clicks`, or its store if it is open already.
+        flush_interval: a batch is stored at the latest so many seconds after the flush before.
+        flush_size_bytes: a batch is stored when its entries take so many bytes before compression.
+        max_buffered_calls: calls of one partition that wait to be put into a batch; then `produce` blocks.
+        max_buffered_bytes: memory for entries that are not durable yet, of all partitions together; then `produce`
+            blocks. A call larger than that goes in alone.
+        max_concurrent_uploads: batches of one partition encoded and uploaded at once.
+        compression: `zstd` or `none`.
+        compression_level: zstd's level.
+        max_backlog_bytes: refuse entries with `Backpressure` while their partition retains more than so many bytes of
+            batches.
+        storage_options: credentials, endpoint and client of the store.
+
+    Raises:
+        NotFound: there is no topic; `create_topic` makes one.
+        StoreError: the topic's store cannot be reached, or refuses.
+    """
+
+    def __init__(
+        self,
+        url: str | ObjectStore,
+        *,
+        flush_interval: float = 0.1,
+        flush_size_bytes: int = 64 << 20,
+        max_buffered_calls: int = 1000,
+        max_buffered_bytes: int = 256 << 20,
+        max_concurrent_uploads: int = 4,
+        compression: Compression = "zstd",
+        compression_level: int = DEFAULT_LEVEL,
+        max_backlog_bytes: int | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._random = random or system_random()
+        self._topic = Topic(url, storage_options=storage_options, clock=clock, random=random)
+        self.url = self._topic.url
+        self._settings: dict[str, Any] = {
+            "flush_interval": flush_interval,
+            "flush_size_bytes": flush_size_bytes,
+            "max_buffered_calls": max_buffered_calls,
+            "max_buffered_bytes": max_buffered_bytes,
+            "max_concurrent_uploads": max_concurrent_uploads,
+            "compression": compression,
+            "compression_level": compression_level,
+            "clock": clock,
+            "random": random,
+        }
+        self._flush_interval = flush_interval
+        self._flush_size_bytes = flush_size_bytes
+        self._max_buffered_bytes = max_buffered_bytes
+        self._max_backlog_bytes = max_backlog_bytes
+        self._lock = Lock()
+        self._producers: dict[int, Producer] = {}
+        self._entering_bytes = 0
+        self._looked_at = self._turn_began = self._clock.monotonic()
+        # Somewhere, so that many producers that start together do not meet at the first partition.
+        self._turn = self._random.randrange(self._topic.partitions)
+        self._turn_bytes = 0
+        self._process = os.getpid()
+        self._closed = False
+        self._open(self._turn)  # refuses what cannot be set, now and not at the first call
+
+    def produce(
+        self, entries: Entries, metadata: bytes = b"", *, key: bytes | None = None, timeout: float | None = None
+    ) -> WriteHandle[None]:
+        """Queue entries, and return a handle: `handle.result(timeout)` or `await handle` return once they are durable.
+
+        Blocks while the buffers are full, for at most `timeout` seconds if given.
+
+        Args:
+            entries: one entry as bytes, a list of them, or an Arrow `binary` or `large_binary` array. They stay
+                together in one batch.
+            metadata: kept with these entries and given to their reader.
+            key: calls of one key are read in the order produced: all of them go to one partition, which
+                `forebay.buffer.topic.partition_for` tells.
+            timeout: seconds to wait for room.
+
+        Raises:
+            InvalidInput: these entries can never be stored; nothing was queued.
+            Timeout: there was no room in time; the entries are in its `write`.
+            Backpressure: the partition retains more than `max_backlog_bytes`; the entries are in its `write`.
+            Closed: this producer was closed.
+        """
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        call = check_call(entries, metadata, self._clock.now_ms())
+        producer = self._choose(call, entries, key)
+        try:
+            while not self._take_room(call.memory):
+                self._make_room(deadline)
+            try:
+                return producer._channel.write(call, timeout=self._left(deadline), cost=call.memory)
+            finally:
+                self._give_room_back(call.memory)
+        except Timeout as error:
+            raise Timeout(str(error), write=entries) from None
+
+    def try_produce(self, entries: Entries, metadata: bytes = b"", *, key: bytes | None = None) -> WriteHandle[None]:
+        """Queue entries if there is room now, as `produce` does.
+
+        Raises:
+            Backpressure: there is none; the entries are in its `write`.
+        """
+        call = check_call(entries, metadata, self._clock.now_ms())
+        producer = self._choose(call, entries, key)
+        if not self._take_room(call.memory):
+            raise Backpressure(
+                f"{self.url}: {self.buffered_bytes} bytes of at most {self._max_buffered_bytes} are held", write=entries
+            )
+        try:
+            return producer._channel.try_write(call, cost=call.memory)
+        except Backpressure as error:
+            raise Backpressure(str(error), write=entries) from None
+        finally:
+            self._give_room_back(call.memory)
+
+    def flush(self) -> TopicFlush:
+        """Store what is queued without waiting for the interval; the handle is done once all of it is durable."""
+        self._check_open()
+        with self._lock:
+            self._turn_bytes = self._flush_size_bytes  # the next call without a key goes to the next partition
+            producers = list(self._producers.values())
+        return TopicFlush([producer.flush() for producer in producers], self._clock)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Make everything queued durable, and stop. Closing again does nothing.
+
+        Raises:
+            Timeout: it took longer than `timeout` seconds; it goes on, and `close` can be called again.
+            ForebayError: something of the last flush could not be stored.
+        """
+        if os.getpid() != self._process:
+            return  # the parent's to close
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        with self._lock:
+            self._closed = True
+            producers = list(self._producers.values())
+        flushes: list[FlushHandle] = []
+        for producer in producers:
+            with suppress(ForebayError):  # which its own close tells
+                flushes.append(producer.flush())  # all at once, and then wait for one after the other
+        steps: list[Callable[[float | None], None]] = [partial(flush.wait, None) for flush in flushes]
+        steps += [producer.close for producer in producers]
+        failures: list[ForebayError] = []
+        for wait in steps:
+            try:
+                wait(self._left(deadline))
+            except ForebayError as error:
+                failures.append(error)
+        for failure in failures[1:]:
+            _log.error("%s: closing failed in another way too: %s", self.url, failure)
+        if failures:
+            raise failures[0]
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions this producer knows of."""
+        return self._topic.partitions
+
+    @property
+    def conflict_rate(self) -> float:
+        """The highest share, of all partitions, of manifest writes, from 0 to 1, that met another writer."""
+        return max((producer.conflict_rate for producer in list(self._producers.values())), default=0.0)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """About how much memory is held by entries that are not durable yet."""
+        return sum(producer.buffered_bytes for producer in list(self._producers.values()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except ForebayError:
+            if error is None:
+                raise
+            # The block's own error says more than what came of it.
+            _log.warning("%s: closing after an error failed", self.url, exc_info=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{self.buffered_bytes} bytes buffered"
+        return f"<TopicProducer of {self.url}, {state}>"
+
+    # Which partition
+
+    def _choose(self, call: Call, entries: Entries, key: bytes | None) -> Producer:
+        self._check_open()
+        if key is not None and not isinstance(key, bytes):
+            raise InvalidInput(f"a key must be bytes, not {type(key).__name__}: encode it first")
+        self._look_for_partitions()
+        number = self._take_turn(call.raw_bytes) if key is None else partition_for(key, self._topic.partitions)
+        producer = self._open(number)
+        if self._max_backlog_bytes is not None:
+            producer._check_backlog(entries, self._max_backlog_bytes)
+        return producer
+
+    def _take_turn(self, raw_bytes: int) -> int:
+        """The partition that calls without a key go to, until a flush of it is due by size or by time."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._turn_bytes >= self._flush_size_bytes or now - self._turn_began >= self._flush_interval:
+                self._turn = (self._turn + 1) % self._topic.partitions
+                self._turn_bytes, self._turn_began = 0, now
+            self._turn_bytes += raw_bytes
+            return self._turn
+
+    def _look_for_partitions(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        before = self._topic.partitions
+        try:
+            self._topic.refresh()
+        except StoreError:
+            _log.warning("%s: looking for new partitions failed; going on with %d", self.url, before, exc_info=True)
+            return
+        if self._topic.partitions != before:
+            _log.warning("%s: %d partitions instead of %d; keys move", self.url, self._topic.partitions, before)
+
+    def _open(self, number: int) -> Producer:
+        producer = self._producers.get(number)
+        if producer is not None:
+            return producer
+        with self._lock:
+            if self._closed:
+                self._check_open()
+            if number not in self._producers:
+                self._producers[number] = Producer(self._topic.partition(number), **self._settings)
+            return self._producers[number]
+
+    # How much memory
+
+    def _take_room(self, memory: int) -> bool:
+        """Count a call in, if all partitions together have room for it."""
+        with self._lock:
+            held = self.buffered_bytes + self._entering_bytes
+            if held and held + memory > self._max_buffered_bytes:
+                return False
+            self._entering_bytes += memory
+            return True
+
+    def _give_room_back(self, memory: int) -> None:
+        """From here on the partition's own producer counts the call, or nobody does."""
+        with self._lock:
+            self._entering_bytes -= memory
+
+    def _make_room(self, deadline: float | None) -> None:
+        """Wait until the partition that holds most has stored it."""
+        if deadline is not None and self._clock.monotonic() >= deadline:
+            raise Timeout(
+                f"{self.url}: {self.buffered_bytes} of {self._max_buffered_bytes} bytes are held, and no room"
+            )
+        fullest = max(list(self._producers.values()), key=lambda producer: producer.buffered_bytes)
+        held = fullest.buffered_bytes
+        try:
+            fullest.flush().wait(timeout=self._left(deadline))
+        except Timeout:
+            raise
+        except ForebayError:
+            # Its own handles tell. What it could not store it no longer holds, unless it has stopped.
+            if fullest.buffered_bytes >= held:
+                raise
+
+    def _left(self, deadline: float | None) -> float | None:
+        return None if deadline is None else max(0.0, deadline - self._clock.monotonic())
+
+    def _check_open(self) -> None:
+        if os.getpid() != self._process:
+            raise Closed(
+                f"{self.url}: this producer belongs to process {self._process}, and its threads did not come along "
+                "into this one; open a producer here"
+            )
+        if self._closed:
+            raise Closed(f"{self.url}: this producer was closed; open a new one")
+
+
+class TopicFlush:
+    """A flush of every partition that is under way; wait for it from threads or with `await`."""
+
+    def __init__(self, handles: Sequence[FlushHandle], clock: Clock) -> None:
+        self._handles = handles
+        self._clock = clock
+
+    def done(self) -> bool:
+        """Whether `wait` would return or raise at once."""
+        return all(handle.done() for handle in self._handles)
+
+    def wait(self, durability: Durability | None = None, timeout: float | None = None) -> None:
+        """Return once everything queued before the flush is durable, or has come to the level named.
+
+        Raises:
+            Timeout: it was not in `timeout` seconds; it may still be.
+            ForebayError: what kept a batch from it.
+        """
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        for handle in self._handles:
+            left = None if deadline is None else max(0.0, deadline - self._clock.monotonic())
+            handle.wait(durability, left)
+
+    def result(self, timeout: float | None = None) -> None:
+        """Wait as `wait` does."""
+        self.wait(timeout=timeout)
+
+    def __await__(self) -> Generator[asyncio.Future[None], None, None]:
+        """Wait as `wait` does without blocking the event loop."""
+        for handle in self._handles:
+            yield from handle.__await__()

@@ -1,0 +1,196 @@
+"""A topic: a folder of buffers, and one record that says how many there are and who reads them (rfcs/0005).
+
+The record is at the place of a buffer's manifest. Whoever dies and whatever is lost on the way: the count never falls,
+and no group misses anything in a partition that was added after it was made.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from forebay.buffer.clock import system_random
+from forebay.buffer.errors import Corrupt, ForebayError, InvalidInput, NotFound, NotReady
+from forebay.buffer.groups import GroupReader, check_group_name
+from forebay.buffer.manifest import Queue, read_state
+from forebay.buffer.manifest.queue import parse_time
+from forebay.buffer.manifest.topic import TopicRecord, partition_name, read_record
+from forebay.buffer.register import Register, Snapshot
+from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store.folder import FolderStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+    from datetime import datetime
+    from typing import Any
+
+    from forebay.buffer.clock import Clock, Random
+
+RECORD_KEY: Final = "manifest"
+LOOK_SECONDS: Final = 10.0
+"""Producers and consumers look so often whether there are new partitions."""
+_REQUESTS_AT_ONCE: Final = 8
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+
+
+class Topic:
+    """An existing topic. It may be asked for its partitions, each of which is a buffer, by any layer.
+
+    Args:
+        url: the topic, such as `s3://lake/clicks`, or its store if it is open already.
+        storage_options: credentials, endpoint and client of the store.
+
+    Raises:
+        NotFound: there is nothing at that URL.
+        InvalidInput: it is a buffer's.
+        NotReady: somebody is creating the topic, or died while doing so; `create_topic` finishes it.
+    """
+
+    def __init__(
+        self,
+        url: str | ObjectStore,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+        self.url = self.store.url
+        self.clock = clock
+        self.random = random or system_random()
+        self.register = open_record(self.store, clock=clock, random=random)
+        self._known: Snapshot[TopicRecord] | None = None
+        if self.refresh().partitions == 0:
+            raise NotReady(f"{self.url}: this topic has no partitions yet: its creation goes on, or create it again")
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions there were when last looked."""
+        return self.record.partitions
+
+    @property
+    def record(self) -> TopicRecord:
+        """The record as last seen."""
+        known = self._known
+        return self.refresh() if known is None else existing(known, self.url)
+
+    def refresh(self) -> TopicRecord:
+        """Look again: a conditional read if nothing has changed."""
+        known = self._known
+        self._known = self.register.read() if known is None else self.register.read_if_changed(known)
+        return existing(self._known, self.url)
+
+    def partition(self, number: int) -> ObjectStore:
+        """Return the store of one partition, for whatever takes a buffer's URL."""
+        return FolderStore(self.store, partition_name(number))
+
+    def partition_urls(self) -> list[str]:
+        """Return the URL of every partition, each a buffer's."""
+        return [self.partition(number).url for number in range(self.partitions)]
+
+    def open_queue(self, number: int, role: str) -> Queue:
+        """Return a view of one partition's manifest."""
+        return Queue(self.partition(number), role=role, clock=self.clock, random=self.random)
+
+    def register_group(self, name: str, start: str | int | datetime, *, apart_from: Collection[int] = ()) -> str:
+        """Make a group in the record and then in every partition, and return where it starts, now or long since.
+
+        In this order: whoever adds partitions after the first write puts the group into them, and the partitions
+        before it are seen to here. Dying in between leaves the rest to the next who opens the group.
+
+        Args:
+            name: the group.
+            start: `earliest`, `latest` or a time, for a group that does not exist yet.
+            apart_from: partitions where the caller will do it, by opening a consumer.
+        """
+        check_group_name(name)
+        rule = check_place(start)
+
+        def add(record: TopicRecord | None) -> TopicRecord | None:
+            record = required(record, self.url)
+            return None if name in record.groups else record.with_group(name, rule)
+
+        self._known = self.register.update(add, lambda record: name in record.groups)
+        known_rule = self.record.groups[name]
+        rest = [number for number in range(self.partitions) if number not in apart_from]
+        in_parallel(lambda number: GroupReader(self.open_queue(number, "groups"), name, start=known_rule), rest)
+        return known_rule
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.url} of {self.partitions} partitions>"
+
+
+def buffers_at(
+    url: str | ObjectStore, *, manifest_path: str = RECORD_KEY, storage_options: Mapping[str, Any] | None = None
+) -> list[ObjectStore]:
+    """Return the buffers that a URL stands for: the one that is there, or every partition of a topic.
+
+    Whatever works on one buffer at a time can so be given a topic's URL. `manifest_path` is the buffer's.
+    """
+    store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+    try:
+        Queue(store, manifest_path).read()
+    except InvalidInput:
+        topic = Topic(store)
+        return [topic.partition(number) for number in range(topic.partitions)]
+    return [store]
+
+
+def open_record(store: ObjectStore, *, clock: Clock | None, random: Random | None) -> Register[TopicRecord]:
+    """Return the register that holds a topic's record."""
+    return Register(
+        store,
+        RECORD_KEY,
+        decode=lambda data: _read_record(data, store.url),
+        encode=lambda record: record.to_bytes(),
+        clock=clock,
+        random=random,
+    )
+
+
+def in_parallel(do: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[ResultT]:
+    """Return what `do` returns for every item, in their order; many partitions must not mean as many round trips."""
+    items = list(items)
+    if len(items) < 2:
+        return [do(item) for item in items]
+    with ThreadPoolExecutor(min(len(items), _REQUESTS_AT_ONCE)) as pool:
+        return list(pool.map(do, items))
+
+
+def _read_record(data: bytes | memoryview, url: str) -> TopicRecord:
+    location = f"{url}/{RECORD_KEY}"
+    try:
+        return read_record(data, location)
+    except Corrupt as error:
+        try:
+            read_state(data, location)
+        except ForebayError:
+            raise error from None
+        raise InvalidInput(
+            f"{url} is a buffer, not a topic: use Producer and Consumer, or another URL for the topic"
+        ) from None
+
+
+def existing(snapshot: Snapshot[TopicRecord], url: str) -> TopicRecord:
+    """Return the record that was read, or raise `NotFound`."""
+    return required(snapshot.value, url)
+
+
+def required(record: TopicRecord | None, url: str) -> TopicRecord:
+    """Return the record if there is one, or raise `NotFound`."""
+    if record is None:
+        raise NotFound(f"there is no topic at {url}: create it with create_topic")
+    return record
+
+
+def check_place(place: str | int | datetime) -> str:
+    """Return a place that means the same in every partition, as text, or raise `InvalidInput`."""
+    if isinstance(place, int):
+        raise InvalidInput(
+            f"in a topic a place is 'earliest', 'latest' or a time: sequence {place} is another batch in each partition"
+        )
+    if place not in ("earliest", "latest"):
+        parse_time(place)
+    return place if isinstance(place, str) else place.isoformat()

@@ -1,0 +1,101 @@
+"""Integrity: walks a buffer and says what is missing, damaged, contradictory or left over. It changes nothing.
+
+`python -m forebay.buffer.verify URL` is the same as a command.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from forebay.buffer import command
+from forebay.buffer.errors import InvalidInput
+from forebay.buffer.findings import Finding, Severity, VerifyReport
+from forebay.buffer.manifest import Queue
+from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store.base import check_key
+from forebay.buffer.walk import Walk
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from forebay.buffer.clock import Clock
+
+__all__ = ["Finding", "Severity", "VerifyReport", "verify"]
+
+_EXAMPLES = """\
+examples:
+  python -m forebay.buffer.verify s3://lake/clicks
+  python -m forebay.buffer.verify s3://lake/clicks --shallow --json
+  python -m forebay.buffer.verify s3://lake/clicks --option endpoint_url=http://localhost:8333
+
+exit status: 0 all is well, 1 only orphans were found, 2 damage was found, 3 it could not be read
+"""
+
+
+def verify(
+    url: str | ObjectStore,
+    *,
+    deep: bool = True,
+    manifest_path: str = "manifest",
+    data_prefix: str = "data",
+    storage_options: Mapping[str, Any] | None = None,
+    max_concurrent_fetches: int = 4,
+    clock: Clock | None = None,
+) -> VerifyReport:
+    """Check everything that a buffer's manifest reaches, and return what is wrong with it.
+
+    Producers, consumers and collectors may go on meanwhile: what is trimmed during the walk is not missed. Batches that
+    cannot be reached, because something on the way to them is damaged, count as orphaned.
+
+    Args:
+        url: the buffer, or its store if it is open already.
+        deep: fetch every batch, compare its checksum and decode it. Otherwise it is only looked for in a listing,
+            where its size is compared.
+        manifest_path: the manifest's key below `url`.
+        data_prefix: the folder below `url` that batches are stored in; orphans are looked for there.
+        storage_options: credentials, endpoint and client of the store.
+        max_concurrent_fetches: batches fetched at once, which bounds the memory used.
+        clock: for tests.
+
+    Raises:
+        StoreError: something could not be read, so nothing can be said of it. `NotFound` if there is no buffer.
+    """
+    if max_concurrent_fetches < 1:
+        raise InvalidInput(f"max_concurrent_fetches must be 1 or more, not {max_concurrent_fetches}")
+    check_key(data_prefix)
+    store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+    queue = Queue(store, manifest_path, role="verify", clock=clock)
+    return Walk(queue, data_prefix, deep=deep, fetches=max_concurrent_fetches, clock=clock).run()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command, and return its exit status."""
+    parser = command.make_parser(
+        "python -m forebay.buffer.verify", "Check that everything a buffer lists is there and intact.", _EXAMPLES
+    )
+    parser.add_argument("--shallow", action="store_true", help="look for batches in a listing instead of reading them")
+    options = parser.parse_args(arguments)
+
+    def check() -> int:
+        worst = Severity.OK
+        for store in command.open_buffers(options):
+            report = verify(
+                store, deep=not options.shallow, manifest_path=options.manifest_path, data_prefix=options.data_prefix
+            )
+            worst = max(worst, report.severity)
+            if options.json:
+                command.write_line(json.dumps(report.as_json()))
+                continue
+            command.write_line(str(report))
+            for found in report.findings:
+                command.write_line(f"  {found.kind}: {found.key}: {found.what}")
+        return int(worst)
+
+    return command.run(check, on_failure=3)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

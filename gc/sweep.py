@@ -1,0 +1,125 @@
+"""Deleting: everything named below a floor, and cursors of generations that are gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from forebay.buffer.errors import StoreError
+from forebay.buffer.groups import parse_cursor_key
+from forebay.buffer.manifest.queue import CURSORS
+from forebay.buffer.names import ulid_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from forebay.buffer.manifest import Head
+    from forebay.buffer.store import ObjectStore
+
+DELETED_AT_ONCE: Final = 1000
+"""The most keys that S3 takes in one request."""
+REPORTED_FAILURES: Final = 1000
+
+
+class Sweep:
+    """One pass of deletions. It holds one request's worth of keys, however many objects there are.
+
+    Nothing that fails ends it: failures are kept by key, and the next pass meets the same objects again.
+    """
+
+    def __init__(self, store: ObjectStore, *, dry_run: bool, is_stopped: Callable[[], bool]) -> None:
+        self._store = store
+        self.dry_run = dry_run
+        self._is_stopped = is_stopped
+        self.deleted = 0
+        """So far; in a dry run, what would have been."""
+        self.failed: dict[str, StoreError] = {}
+        """The first thousand."""
+        self.failed_count = 0
+
+    def delete_below(self, folder: str, floor: str, *, written_before_ms: int | None = None) -> None:
+        """Delete what lies directly in a folder and is named by a ULID below the floor.
+
+        Args:
+            folder: the folder's key.
+            floor: names come in order, so the listing ends here.
+            written_before_ms: spare what the store says it was given later.
+        """
+        self._delete(folder, self._below(f"{folder}/", floor, written_before_ms))
+
+    def _below(self, prefix: str, floor: str, written_before_ms: int | None) -> Iterator[str]:
+        for found in self._store.list(prefix):
+            name = found.key.removeprefix(prefix)
+            if name >= floor:
+                return
+            # What is deeper down was put there by somebody else: the listed names would not even be in order.
+            if "/" in name or ulid_in(name) is None:
+                continue
+            if written_before_ms is None or found.modified_ms < written_before_ms:
+                yield found.key
+
+    def delete_old_cursors(self, known: Head, read_head: Callable[[], Head]) -> None:
+        """Delete cursors of generations that are in no head any more.
+
+        A group is written to the head before its cursor is made. So a cursor was listed, and *then* a head read that
+        does not know its generation, only if that generation has ended, and none ever comes back. A head read before
+        the listing would not do: the group may be new.
+        """
+        self._delete(CURSORS, self._dead_cursors(known, read_head))
+
+    def _dead_cursors(self, known: Head, read_head: Callable[[], Head]) -> Iterator[str]:
+        suspects: list[str] = []
+        for found in self._store.list(f"{CURSORS}/"):
+            if _is_dead(found.key, known):
+                suspects.append(found.key)
+            if len(suspects) == DELETED_AT_ONCE:
+                yield from _still_dead(suspects, read_head)
+                suspects = []
+        yield from _still_dead(suspects, read_head)
+
+    def _delete(self, folder: str, keys: Iterable[str]) -> None:
+        chunk: list[str] = []
+        if self._is_stopped():
+            return
+        try:
+            for key in keys:
+                chunk.append(key)
+                if len(chunk) == DELETED_AT_ONCE:
+                    self._send(chunk)
+                    chunk = []
+                    if self._is_stopped():
+                        return
+        except StoreError as error:
+            self._note_failure(f"{folder}/", error)
+        self._send(chunk)
+
+    def _send(self, chunk: list[str]) -> None:
+        if not chunk or self.dry_run:
+            self.deleted += len(chunk)
+            return
+        try:
+            failed = self._store.delete(chunk)
+        except StoreError as error:
+            failed = dict.fromkeys(chunk, error)
+        for key, reason in failed.items():
+            self._note_failure(key, reason)
+        self.deleted += len(chunk) - len(failed)
+
+    def _note_failure(self, key: str, error: StoreError) -> None:
+        self.failed_count += 1
+        if len(self.failed) < REPORTED_FAILURES:
+            self.failed[key] = error
+
+
+def _still_dead(suspects: list[str], read_head: Callable[[], Head]) -> list[str]:
+    if not suspects:
+        return []
+    head = read_head()
+    return [key for key in suspects if _is_dead(key, head)]
+
+
+def _is_dead(key: str, head: Head) -> bool:
+    cursor = parse_cursor_key(key)
+    if cursor is None:
+        return False
+    name, generation = cursor
+    return name not in head.groups or head.groups[name].generation != generation

@@ -1,0 +1,116 @@
+"""What a collection writes to the head of a version 2 manifest: decided on exactly the head that it replaces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from forebay.buffer.errors import Corrupt
+from forebay.buffer.groups import open_cursor
+from forebay.buffer.names import at_time
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from forebay.buffer.manifest.head import Group, Head, Node
+    from forebay.buffer.store import ObjectStore
+    from forebay.gc.retention import Retention
+
+Frontiers: TypeAlias = "dict[tuple[str, str], int]"
+"""The first sequence not acknowledged, by group and generation. It only grows, so one read earlier is merely lower."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a collection does to a head."""
+
+    before: Head
+    after: Head | None
+    """As it is to be written; None if there is nothing to write."""
+    trimmed: int
+    dropped: int
+    """Of the trimmed, those that not every reader had read."""
+    expired: tuple[str, ...]
+
+    @property
+    def head(self) -> Head:
+        """The head that results."""
+        return self.after or self.before
+
+    def shows_in(self, head: Head) -> bool:
+        """Whether a head has all of this in it, whoever wrote it."""
+        return (
+            head.buffer_id == self.before.buffer_id
+            and head.first_sequence >= self.head.first_sequence
+            and head.gc_floor >= self.head.gc_floor
+            and all(head.holds.get(hold_id) != self.before.holds[hold_id] for hold_id in self.expired)
+        )
+
+
+class CursorNeeded(Exception):
+    """A group has appeared whose cursor was not read."""
+
+
+def decide(
+    head: Head,
+    frontiers: Frontiers,
+    *,
+    now_ms: int,
+    grace: float,
+    retention: Retention | None,
+    nodes: Mapping[str, Node],
+) -> Decision:
+    """Return what to do to this very head.
+
+    Raises:
+        CursorNeeded: the frontier of one of its groups is not among those given.
+        NodeNeeded: a node is not among those given.
+    """
+    expired = tuple(sorted(hold_id for hold_id, hold in head.holds.items() if hold.expires_ms <= now_ms))
+    held = [
+        hold.first_sequence
+        for hold_id, hold in head.holds.items()
+        if hold.first_sequence is not None and hold_id not in expired
+    ]
+    # Only readers let anything go; with none of them, a hold that begins late says nothing of what is before it.
+    unread_from = min(_frontiers(head, frontiers), default=head.first_sequence)
+    point = unread_from
+    if retention is not None:
+        point = max(point, retention.first_kept(head, now_ms, nodes))
+    # A frontier may lie beyond what exists (`last_acked`), or below what retention has dropped before.
+    point = max(head.first_sequence, min([point, head.next_sequence, *held]))
+    dropped = max(0, point - max(unread_from, head.first_sequence))
+    after = head.collect(
+        point=point,
+        dropped=dropped,
+        expired=expired,
+        floor=at_time(now_ms - int(grace * 1000)),
+        nodes=nodes,
+    )
+    return Decision(head, after, point - head.first_sequence, dropped, expired)
+
+
+def _frontiers(head: Head, frontiers: Frontiers) -> list[int]:
+    found = []
+    for name, group in head.groups.items():
+        if (name, group.generation) not in frontiers:
+            raise CursorNeeded(name)
+        found.append(frontiers[name, group.generation])
+    if head.owner is not None:
+        found.append(head.first_sequence if head.owner.acked is None else head.owner.acked + 1)
+    return found
+
+
+def read_frontier(store: ObjectStore, buffer_id: str, name: str, group: Group) -> int:
+    """Return the first sequence that a group has not acknowledged.
+
+    Raises:
+        Corrupt: its cursor is damaged, or another buffer's.
+    """
+    register = open_cursor(store, name, group.generation)
+    cursor = register.read().value
+    if cursor is None:
+        return group.start
+    if cursor.buffer_id != buffer_id:
+        raise Corrupt(f"{register.url} belongs to buffer {cursor.buffer_id}; this one is {buffer_id}")
+    return group.start if cursor.acked is None else cursor.acked + 1

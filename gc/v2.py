@@ -1,0 +1,101 @@
+"""Collecting a buffer of version 2: one compare-and-swap on the head, then deletions below its floor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forebay.buffer.errors import Corrupt, NotFound, Timeout
+from forebay.buffer.manifest import Head
+from forebay.buffer.manifest.head import NodeNeeded
+from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
+from forebay.gc.trim import CursorNeeded, Decision, Frontiers, decide, read_frontier
+
+if TYPE_CHECKING:
+    from forebay.buffer.manifest import Queue
+    from forebay.buffer.manifest.head import Node, Ref
+    from forebay.gc.retention import Retention
+    from forebay.gc.sweep import Sweep
+
+_MOST_STARTS = 100
+
+
+class CollectionV2:
+    """One collection of one buffer; whatever the manifest becomes meanwhile, it must stay that buffer's."""
+
+    def __init__(self, queue: Queue, buffer_id: str) -> None:
+        self._queue = queue
+        self._buffer_id = buffer_id
+        self._frontiers: Frontiers = {}
+        self._nodes: dict[str, Node] = {}
+        self._decision: Decision | None = None
+
+    def touch(self) -> None:
+        """Have the manifest written once, by us or by anyone, so that the store's time of it is fresh."""
+        seen = self._read_head().revision
+
+        def change(head: Head) -> Head | None:
+            self._check(head)
+            return None if head.revision > seen else head.touch()
+
+        self._queue.change_head(change, lambda head: head.revision > seen)
+
+    def trim(self, *, now_ms: int, grace: float, retention: Retention | None, dry_run: bool) -> tuple[Decision, Head]:
+        """Decide and write it, all on one head; return the decision and the head that has it in it.
+
+        Starts again where it finds that it has to read something else first.
+        """
+
+        def change(head: Head) -> Head | None:
+            self._check(head)
+            decision = decide(head, self._frontiers, now_ms=now_ms, grace=grace, retention=retention, nodes=self._nodes)
+            self._decision = decision
+            return decision.after
+
+        def is_mine(head: Head) -> bool:
+            return self._decision is not None and self._decision.shows_in(head)
+
+        for _ in range(_MOST_STARTS):
+            head = self._read_head()
+            self._read_frontiers(head)
+            try:
+                written = change(head) or head if dry_run else self._queue.change_head(change, is_mine)
+            except CursorNeeded:
+                continue
+            except NodeNeeded as needed:
+                self._load(needed.ref, head)
+                continue
+            if self._decision is not None:
+                return self._decision, written
+        raise Timeout(f"{self._queue.url}: groups kept appearing while it was read; nothing was trimmed. Try again")
+
+    def delete(self, head: Head, sweep: Sweep, data_prefix: str) -> None:
+        """Delete what the head has let go of, and cursors of groups that are gone."""
+        for folder in (data_prefix, SEGMENTS):
+            sweep.delete_below(folder, head.gc_floor)
+        sweep.delete_old_cursors(head, self._read_head)
+
+    def _read_frontiers(self, head: Head) -> None:
+        for name, group in head.groups.items():
+            if (name, group.generation) not in self._frontiers:
+                frontier = read_frontier(self._queue.store, self._buffer_id, name, group)
+                self._frontiers[name, group.generation] = frontier
+
+    def _load(self, ref: Ref, head: Head) -> None:
+        try:
+            self._nodes[ref.name] = self._queue.segments.load(ref, self._buffer_id)
+        except NotFound as error:
+            # Swept by another collector since that head was read, or really missing: a fresh look tells.
+            if self._read_head().revision == head.revision:
+                raise Corrupt(f"{self._queue.url}: it refers to a segment that is not there ({error})") from error
+
+    def _read_head(self) -> Head:
+        head = self._queue.read()
+        if not isinstance(head, Head):
+            raise Corrupt(f"{self._queue.url} was of version 2 a moment ago and is of version 1 now")
+        self._check(head)
+        return head
+
+    def _check(self, head: Head) -> None:
+        if head.buffer_id != self._buffer_id:
+            # Also what a manifest deleted meanwhile looks like: it must not be made anew here.
+            raise Corrupt(f"{self._queue.url} is not the manifest of a moment ago: somebody deleted or replaced it")

@@ -1,0 +1,438 @@
+"""Holds: rfcs/0005. What is held stays, whoever loses whichever answer; what was lost is told."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+import pytest
+
+from forebay.buffer import names
+from forebay.buffer.errors import Closed, Corrupt, Fenced, InvalidInput, NotFound, Trimmed, Unavailable, Unsupported
+from forebay.buffer.holds import HeldRange, hold, hold_uploads
+from forebay.buffer.manifest import BelowFloor, Head, Manifest, Queue
+from forebay.buffer.manifest.head import KEPT_ENTRIES
+from forebay.buffer.model import Facts, NewBatch
+from forebay.buffer.store.memory import MemoryStore
+from forebay.testing import Fault, FaultyStore, ManualClock
+
+TTL = 300.0
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> MemoryStore:
+    store = MemoryStore(f"memory://{request.node.name}")
+    append(store, 10)
+    return store
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def append(store: MemoryStore, count: int) -> None:
+    queue = Queue(store)
+    first = queue.read().next_sequence
+    queue.append(
+        [NewBatch(f"data/{i}", (), Facts(1, 1, 1, 0, 1000 * i, 1000 * i + 999)) for i in range(first, first + count)]
+    )
+
+
+def head_of(store: MemoryStore) -> Head:
+    state = Queue(store).read()
+    assert isinstance(state, Head)
+    return state
+
+
+def expire(store: MemoryStore) -> None:
+    """What the collector does with holds that were not renewed in time."""
+    Queue(store).change_head(
+        lambda head: head.collect(point=0, dropped=0, expired=set(head.holds), floor=names.LOWEST, nodes={}),
+        lambda _head: False,
+    )
+
+
+def trim(store: MemoryStore, point: int) -> int:
+    """What the collector does with entries: never past a hold."""
+
+    def change(head: Head) -> Head:
+        held = [held.first_sequence for held in head.holds.values() if held.first_sequence is not None]
+        return head.trim(min([point, *held]), {}).touch()
+
+    return Queue(store).change_head(change, lambda _head: False).first_sequence
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Until a thread has come so far."""
+    waiting = threading.Event()
+    for _ in range(2000):
+        if condition():
+            return
+        waiting.wait(0.005)
+    raise AssertionError("it did not happen in 10 s")
+
+
+def sequences(held: HeldRange, **settings: Any) -> list[int]:
+    return [batch.sequence for batch in held.descriptors(**settings)]
+
+
+# Taking and letting go
+
+
+def test_hold_keeps_what_it_covers_from_being_trimmed_until_it_is_closed(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    with hold(store, from_=3, purpose="nightly job", clock=clock) as held:
+        kept = head_of(store).holds[held.hold_id]
+        assert (kept.first_sequence, kept.purpose) == (3, "nightly job")
+        assert kept.expires_ms == clock.now_ms() + TTL * 1000
+        assert trim(store, 8) == 3
+        assert sequences(held) == [3, 4, 5, 6, 7, 8, 9]
+    assert head_of(store).holds == {}
+    assert trim(store, 8) == 8
+
+
+def test_plan_is_of_the_head_that_the_hold_made(store: MemoryStore) -> None:
+    with hold(store) as held:
+        append(store, 5)
+        assert (held.first, held.last, len(held)) == (0, 9, 10)
+        assert sequences(held) == list(range(10))
+        assert sequences(held, first=4, limit=3) == [4, 5, 6]
+        assert sequences(held, first=8, limit=30) == [8, 9]
+        assert sequences(held, limit=0) == []
+        for wrong in ({"first": -1}, {"limit": -1}):
+            with pytest.raises(InvalidInput):
+                held.descriptors(**wrong)
+
+
+def test_plan_is_read_in_pieces(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.buffer.holds._PIECE", 70)
+    append(store, 5 * KEPT_ENTRIES)
+    append(store, 5 * KEPT_ENTRIES)
+    counting = FaultyStore(store)
+    with hold(counting) as held:
+        plan = held.descriptors()
+        before = counting.calls["get"]
+        assert next(plan).sequence == 0
+        assert counting.calls["get"] == before + 1, "one segment, and not the rest"
+        assert [batch.sequence for batch in plan] == list(range(1, 10 + 10 * KEPT_ENTRIES))
+
+
+def moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+@pytest.mark.parametrize(
+    ("from_", "upto", "first", "last"),
+    [
+        ("earliest", None, 0, 9),
+        ("earliest", 4, 0, 4),
+        (2, 99, 2, 9),
+        ("latest", None, 10, 9),
+        (5, 4, 5, 4),
+        (moment(3.5), moment(6.5), 3, 6),
+        (moment(3), moment(6), 3, 5),
+        (moment(99), None, 10, 9),
+    ],
+)
+def test_range_is_given_by_sequence_by_time_or_by_word(
+    store: MemoryStore, from_: Any, upto: Any, first: int, last: int
+) -> None:
+    with hold(store, from_=from_, upto=upto) as held:
+        assert (held.first, held.last) == (first, last)
+        assert sequences(held) == list(range(first, last + 1))
+        assert held, "an empty range is held as well"
+
+
+@pytest.mark.parametrize(("from_", "upto"), [(11, None), (5, 3), ("latest", 3), (moment(5), moment(2)), (-1, None)])
+def test_range_that_cannot_be_is_refused_and_nothing_is_held(store: MemoryStore, from_: Any, upto: Any) -> None:
+    with pytest.raises(InvalidInput):
+        hold(store, from_=from_, upto=upto)
+    assert head_of(store).holds == {}
+
+
+def test_hold_of_what_is_gone_says_where_to_start(store: MemoryStore) -> None:
+    trim(store, 4)
+    with pytest.raises(Trimmed) as caught:
+        hold(store, from_=3)
+    assert caught.value.first == 4
+    hold(store, from_=4).close()
+
+
+def test_hold_on_nothing_is_not_found_and_makes_no_buffer() -> None:
+    nothing = MemoryStore("memory://nothing-to-hold")
+    with pytest.raises(NotFound, match="its URL is wrong"):
+        hold(nothing)
+    assert list(nothing.list()) == []
+
+
+def test_version_1_holds_nothing() -> None:
+    store = MemoryStore("memory://hold-version-1")
+    store.create("manifest", Manifest.empty("v1").to_bytes())
+    with pytest.raises(Unsupported, match="migrate it first"):
+        hold(store)
+
+
+def test_ttl_is_positive(store: MemoryStore) -> None:
+    with pytest.raises(InvalidInput, match="ttl"):
+        hold(store, ttl=0)
+
+
+def test_hold_that_cannot_be_planned_is_let_go(store: MemoryStore) -> None:
+    append(store, 5 * KEPT_ENTRIES)
+    append(store, 1)
+    (segment,) = store.list("segments/")
+    store.put(segment.key, b"damaged")
+    # The first look at the times finds the newest entries alone, and the damage comes to light with the plan.
+
+    class Grows(FaultyStore):
+        def replace(self, key: str, data: Any, version: str) -> Any:
+            raise AssertionError("nothing is written before the range is known to be there")
+
+    with pytest.raises(Corrupt):
+        hold(Grows(store), from_=moment(1), upto=moment(2))
+    assert head_of(store).holds == {}
+
+
+def test_closing_again_does_nothing_and_a_closed_hold_plans_nothing(store: MemoryStore) -> None:
+    held = hold(store)
+    held.close()
+    counting = head_of(store).revision
+    held.close()
+    assert head_of(store).revision == counting
+    for use in (held.check, lambda: list(held.descriptors())):
+        with pytest.raises(Closed):
+            use()
+
+
+def test_two_holds_of_one_buffer_know_nothing_of_each_other(store: MemoryStore) -> None:
+    with hold(store, from_=5) as one:
+        with hold(store, from_=2) as other:
+            assert one.hold_id != other.hold_id
+            assert trim(store, 9) == 2
+        assert trim(store, 9) == 5
+        one.check()
+
+
+def test_forgotten_hold_warns_and_is_not_renewed_any_more(store: MemoryStore, clock: ManualClock) -> None:
+    held = hold(store, clock=clock)
+    thread = next(t for t in threading.enumerate() if held.hold_id in t.name)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        del held
+        gc.collect()
+    assert [str(warning.message) for warning in caught if warning.category is ResourceWarning]
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_child_process_does_not_let_go_of_its_parents_hold(store: MemoryStore) -> None:
+    with hold(store) as held:
+        child = os.fork()
+        if child == 0:
+            held.close()
+            os._exit(0 if held.hold_id in head_of(store).holds else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        held.check()
+
+
+# Renewing
+
+
+def test_hold_is_renewed_while_it_is_held(store: MemoryStore, clock: ManualClock) -> None:
+    with hold(store, clock=clock) as held:
+        for _ in range(5):
+            before = head_of(store).holds[held.hold_id].expires_ms
+            clock.advance(TTL / 3)
+            wait_for(lambda before=before: head_of(store).holds[held.hold_id].expires_ms > before)  # type: ignore[misc]
+            assert head_of(store).holds[held.hold_id].expires_ms == clock.now_ms() + TTL * 1000
+        held.check()
+
+
+def test_renewal_that_finds_the_hold_gone_tells_at_every_use(
+    store: MemoryStore, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = hold(store, clock=clock)
+    plan = held.descriptors()
+    expire(store)
+    clock.advance(TTL / 3)
+    with caplog.at_level(logging.ERROR, "forebay.holds"):
+        wait_for(lambda: "its job must stop" in caplog.text)
+    for use in (held.check, lambda: next(plan), held.close):
+        with pytest.raises(Fenced, match="run the job again under a new hold"):
+            use()
+    held.close()
+    assert head_of(store).holds == {}, "a renewal never brings a hold back"
+
+
+def test_job_that_slept_longer_than_its_hold_finds_out_before_it_goes_on(store: MemoryStore) -> None:
+    """The renewing thread may not have run yet when the job wakes up."""
+
+    class SlowThread(ManualClock):
+        def wait_until(self, condition: Any, deadline: float | None) -> bool:
+            return super().wait_until(condition, 1e9)
+
+    clock = SlowThread()
+    with pytest.raises(Fenced), hold(store, clock=clock) as held:
+        clock.advance(TTL)
+        held.check()  # nobody removed it meanwhile: it is renewed, and holds
+        assert head_of(store).holds[held.hold_id].expires_ms == clock.now_ms() + TTL * 1000
+        expire(store)
+        clock.advance(TTL - 1)
+        held.check()  # not due yet: nothing is read for it
+        clock.advance(1)
+        held.check()
+        pytest.fail("the hold was gone")
+
+
+def test_hold_that_expired_before_it_is_closed_is_told(store: MemoryStore) -> None:
+    held = hold(store)
+    expire(store)
+    with pytest.raises(Fenced):
+        held.close()
+    held.close()
+
+
+def test_error_of_the_block_is_not_hidden_by_an_expired_hold(store: MemoryStore) -> None:
+    with pytest.raises(ZeroDivisionError), hold(store):
+        expire(store)
+        raise ZeroDivisionError
+
+
+def test_renewal_goes_on_after_the_store_was_out_of_reach(store: MemoryStore, clock: ManualClock) -> None:
+    class Down(FaultyStore):
+        down = False
+        refused = 0
+
+        def _next_fault(self, kind: str) -> Any:
+            if self.down:
+                self.refused += 1
+                raise Unavailable("down")
+            return super()._next_fault(kind)
+
+    faulty = Down(store)
+    with hold(faulty, clock=clock) as held:
+        before = head_of(store).holds[held.hold_id].expires_ms
+        faulty.down = True
+        clock.advance(TTL / 3)
+        wait_for(lambda: faulty.refused > 0)
+        faulty.down = False
+
+        def renewed() -> bool:
+            clock.advance(1)
+            return head_of(store).holds[held.hold_id].expires_ms > before
+
+        wait_for(renewed)
+        held.check()
+
+
+def test_renewal_by_a_clock_that_went_back_never_shortens_the_hold(store: MemoryStore, clock: ManualClock) -> None:
+    with hold(store, clock=clock) as held:
+        before = head_of(store).holds[held.hold_id].expires_ms
+        clock.step_wall(-10_000)
+        held._lease.renew()
+        assert head_of(store).holds[held.hold_id].expires_ms == before + 1
+
+
+# Lost answers
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.OWN_RETRY, Fault.DROP, Fault.LATE])
+@pytest.mark.parametrize("call", [0, 1, 2])
+def test_lost_answer_to_taking_renewing_or_releasing_is_found_out(store: MemoryStore, fault: Fault, call: int) -> None:
+    faulty = FaultyStore(store, {call: fault}, only={"replace"})
+    held = hold(faulty, clock=ManualClock(), random=Random(1))
+    (before,) = head_of(store).holds.values()
+    held._lease.renew()
+    assert head_of(store).holds[held.hold_id].expires_ms > before.expires_ms
+    assert sequences(held) == list(range(10))
+    held.close()
+    faulty.land_late_requests()
+    assert head_of(store).holds == {}, "a request that lands late brings nothing back"
+
+
+def test_renewal_in_doubt_of_a_hold_that_was_expired_meanwhile_is_lost(store: MemoryStore) -> None:
+    class ExpiredMeanwhile(FaultyStore):
+        armed = False
+
+        def get(self, key: str) -> Any:
+            if self.armed:
+                self.armed = False
+                expire(store)
+            return super().get(key)
+
+    for fault in (Fault.LOSE_ANSWER, Fault.OWN_RETRY, Fault.DROP):
+        faulty = ExpiredMeanwhile(store, {1: fault}, only={"replace"})
+        held = hold(faulty, clock=ManualClock(), random=Random(1))
+        faulty.armed = True
+        with pytest.raises(Fenced):
+            held._lease.renew()
+        assert head_of(store).holds == {}
+        with pytest.raises(Fenced):
+            held.close()
+
+
+def test_renewal_and_expiry_at_the_same_instant_have_one_winner(store: MemoryStore) -> None:
+    """The collector decided on what it read: a renewal in between makes its write fail, and the hold stays."""
+
+    class RenewedFirst(FaultyStore):
+        def replace(self, key: str, data: Any, version: str) -> Any:
+            if self.calls["replace"] == 0:
+                held._lease.renew()
+            return super().replace(key, data, version)
+
+    held = hold(store, clock=ManualClock())
+    first_expiry = head_of(store).holds[held.hold_id].expires_ms
+
+    def expire_if_due(head: Head) -> Head | None:
+        due = {name for name, found in head.holds.items() if found.expires_ms <= first_expiry}
+        return head.collect(point=0, dropped=0, expired=due, floor=names.LOWEST, nodes={})
+
+    Queue(RenewedFirst(store)).change_head(expire_if_due, lambda _head: False)
+    held.check()
+    assert set(head_of(store).holds) == {held.hold_id}
+    held.close()
+
+
+# Uploads
+
+
+def test_uploads_above_the_floor_may_be_listed_however_far_the_collector_would_go(store: MemoryStore) -> None:
+    clock = ManualClock()
+    with hold_uploads(store, clock=clock, purpose="a job that writes") as held:
+        behind = ManualClock(0)
+        location = f"data/{names.mint(behind, Random(1), above=held.floor)}.batch"
+        late = names.at_time(clock.now_ms() + 10**9)
+        Queue(store).change_head(
+            lambda head: head.collect(point=0, dropped=0, expired=(), floor=late, nodes={}), lambda _head: False
+        )
+        assert head_of(store).gc_floor == held.floor
+        Queue(store).append([NewBatch(location)])
+        held.check()
+    assert head_of(store).holds == {}
+
+
+def test_floor_of_uploads_is_never_below_the_collectors(store: MemoryStore) -> None:
+    floor = names.at_time(ManualClock().now_ms() + 10**6)
+    Queue(store).change_head(
+        lambda head: head.collect(point=10, dropped=0, expired=(), floor=floor, nodes={}), lambda _head: False
+    )
+    with hold_uploads(store, clock=ManualClock()) as held:
+        assert held.floor == floor
+        with pytest.raises(BelowFloor):
+            Queue(store).append([NewBatch(f"data/{names.mint(ManualClock(), Random(1))}.batch")])
+
+
+def test_hold_for_uploads_makes_the_buffer_if_need_be() -> None:
+    store = MemoryStore("memory://uploads-come-first")
+    with hold_uploads(store):
+        Queue(store).append([NewBatch("data/a")])
+    assert head_of(store).count == 1

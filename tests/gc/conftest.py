@@ -1,0 +1,114 @@
+"""A buffer in memory whose clock obeys, with the parts that a collector meets in it."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from forebay.buffer import names
+from forebay.buffer.batch import encode_batch
+from forebay.buffer.checksum import crc32c
+from forebay.buffer.groups import GroupReader
+from forebay.buffer.manifest import Head, Manifest, Queue
+from forebay.buffer.manifest.head import Hold
+from forebay.buffer.model import Facts, NewBatch
+from forebay.buffer.store.base import ObjectStore
+from forebay.buffer.store.memory import MemoryStore
+from forebay.gc import Collector
+from forebay.testing import ManualClock
+
+GRACE = 600.0
+
+
+class Pool:
+    """A buffer; each step of a test is one call. Batches hold one entry of a hundred bytes."""
+
+    def __init__(self, name: str, *, version: int = 2) -> None:
+        self.clock = ManualClock()
+        self.random = Random(7)
+        self.store = MemoryStore(f"memory://{name}", clock=self.clock)
+        state = Head(buffer_id="b" * 32) if version == 2 else Manifest.empty("new")
+        self.store.create("manifest", state.to_bytes())
+        self.queue = self.open_queue()
+
+    def open_queue(self, store: ObjectStore | None = None) -> Queue:
+        return Queue(store or self.store, clock=self.clock, random=self.random)
+
+    def collector(self, store: ObjectStore | None = None, **settings: Any) -> Collector:
+        settings.setdefault("grace", GRACE)
+        return Collector(store or self.store, clock=self.clock, random=self.random, **settings)
+
+    def collect(self, store: ObjectStore | None = None, **settings: Any) -> Any:
+        return self.collector(store, **settings).collect_once()
+
+    def upload(self, *, clock: ManualClock | None = None) -> NewBatch:
+        data = encode_batch([self.random.randbytes(100)], "none", 3)
+        now = (clock or self.clock).now_ms()
+        location = f"data/{names.mint(clock or self.clock, self.random)}.batch"
+        self.store.put(location, data)
+        return NewBatch(location, (), Facts(len(data), 104, 1, crc32c(data), now, now))
+
+    def append(self, count: int, *, every: float = 0.0) -> list[str]:
+        """Batches uploaded, so many seconds apart, and listed, thirty-two at a time."""
+        batches = []
+        for _ in range(count):
+            batches.append(self.upload())
+            self.clock.advance(every)
+        for start in range(0, count, 32):
+            self.queue.append(batches[start : start + 32])
+        return [batch.location for batch in batches]
+
+    def read(self, through: int) -> None:
+        """The unnamed consumer comes, and acknowledges."""
+        self.queue.ack(self.queue.claim(), through)
+
+    def group(self, name: str, *, start: int | str = "earliest", through: int | None = None) -> None:
+        """A group, with a cursor only if it has acknowledged something."""
+        reader = GroupReader(self.queue, name, start=start, clock=self.clock, random=self.random)
+        if through is not None:
+            reader.ack(reader.claim(), through)
+
+    def hold(self, hold_id: str, *, first: int | None = None, floor: str | None = None, ttl: float = 3600) -> None:
+        hold = Hold(first, floor, self.clock.now_ms() + int(ttl * 1000), "a test")
+        self.queue.change_head(lambda head: head.with_hold(hold_id, hold), lambda head: head.holds.get(hold_id) == hold)
+
+    def age(self, seconds: float = 2 * GRACE) -> None:
+        """Time passes, and a writer's registration makes the store write the manifest."""
+        self.clock.advance(seconds)
+        queue = self.open_queue()
+        state = queue.read()
+        if isinstance(state, Head):
+            queue.change_head(lambda head: head.touch(), lambda head: False)
+        else:
+            self.store.put("manifest", state.to_bytes())
+
+    @property
+    def head(self) -> Head:
+        state = Queue(self.store).read()
+        assert isinstance(state, Head)
+        return state
+
+    def objects(self, folder: str = "data") -> list[str]:
+        return [found.key for found in self.store.list(f"{folder}/")]
+
+    def listed(self) -> list[str]:
+        """What can be reached through the manifest; each of them must be there."""
+        queue = Queue(self.store)
+        state = queue.read()
+        found = [batch.location for batch in queue.descriptors(state.first_sequence, 10**6, state=state)]
+        assert set(found) <= set(self.objects()), "the manifest lists what is gone"
+        return found
+
+
+@pytest.fixture
+def pool(request: pytest.FixtureRequest) -> Pool:
+    """A native buffer."""
+    return Pool(request.node.name)
+
+
+@pytest.fixture
+def pool_v1(request: pytest.FixtureRequest) -> Pool:
+    """A buffer of version 1."""
+    return Pool(request.node.name, version=1)

@@ -1,0 +1,179 @@
+"""Version 2 heads, segments, index nodes and cursors, kept for ever: built here field by field, and as files beside.
+
+The layout is rfcs/0005's: a MessagePack body, its CRC32C, and the version. An array's first field is its tag.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.buffer.groups import Cursor
+from forebay.buffer.manifest.envelope import pack, unpack
+from forebay.buffer.manifest.head import Group, Head, Hold, Node, Owner, Ref, Writer, read_head, read_node
+from forebay.buffer.model import Facts, Metadata, NewBatch
+
+HERE = Path(__file__).parent
+
+NIL = b"\xc0"
+
+
+def array(*fields: bytes) -> bytes:
+    assert len(fields) < 16
+    return bytes([0x90 | len(fields)]) + b"".join(fields)
+
+
+def mapping(*pairs: tuple[bytes, bytes]) -> bytes:
+    return bytes([0x80 | len(pairs)]) + b"".join(key + value for key, value in pairs)
+
+
+def text(value: str) -> bytes:
+    data = value.encode()
+    return (bytes([0xA0 | len(data)]) if len(data) < 32 else bytes([0xD9, len(data)])) + data
+
+
+def binary(value: bytes) -> bytes:
+    return bytes([0xC4, len(value)]) + value
+
+
+def number(value: int) -> bytes:
+    if 0 <= value < 128:
+        return bytes([value])
+    if value < 0:
+        return b"\xff" if value == -1 else b"\xd3" + value.to_bytes(8, "big", signed=True)
+    for tag, size in ((b"\xcc", 1), (b"\xcd", 2), (b"\xce", 4), (b"\xcf", 8)):
+        if value < 256**size:
+            return tag + value.to_bytes(size, "big")
+    raise ValueError(value)
+
+
+def crc32c(data: bytes) -> int:
+    """Bit by bit, so that the files do not depend on the library they guard."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def stored(body: bytes) -> bytes:
+    return body + crc32c(body).to_bytes(4, "little") + (2).to_bytes(2, "little")
+
+
+BUFFER = "00112233445566778899aabbccddeeff"
+BATCH = "01HF7YAT00000000000000000B"
+SEGMENT, INDEX = "01HF7YB0000000000000000001", "01HF7YC0000000000000000002"
+FLOOR = "01HF7YAS000000000000000000"
+TIME = 1_700_000_000_123
+
+# An entry is its location, its metadata (of each call: first entry, time, payload) and its facts (object bytes, raw
+# bytes, records, crc32c, first and last time), which are nil for batches from version 1.
+PLAIN_ENTRY = array(text("ingest/old.batch"), array(), NIL)
+RICH_ENTRY = array(
+    text(f"data/{BATCH}.batch"),
+    array(array(number(0), number(TIME), binary(b"svc=web")), array(number(300), number(-1), binary(b""))),
+    array(number(70_000), number(2**33), number(500), number(0xDEADBEEF), number(-1), number(TIME)),
+)
+PLAIN = NewBatch("ingest/old.batch")
+RICH = NewBatch(
+    f"data/{BATCH}.batch",
+    (Metadata(0, TIME, b"svc=web"), Metadata(300, -1, b"")),
+    Facts(70_000, 2**33, 500, 0xDEADBEEF, -1, TIME),
+)
+
+# name, level, first sequence, count, first record, object bytes, lowest name, first and last time
+SEGMENT_REF_BYTES = array(
+    text(SEGMENT), number(0), number(40), number(2), NIL, number(70_000), text(BATCH), number(-1), number(TIME)
+)
+SEGMENT_REF = Ref(SEGMENT, 0, 40, 2, None, 70_000, BATCH, -1, TIME)
+INDEX_REF_BYTES = array(
+    text(INDEX), number(1), number(40), number(2), NIL, number(70_000), text(BATCH), number(-1), number(TIME)
+)
+INDEX_REF = Ref(INDEX, 1, 40, 2, None, 70_000, BATCH, -1, TIME)
+
+HEAD = array(
+    text("head"),
+    text(BUFFER),
+    number(1000),  # revision
+    array(),  # required features
+    number(41),  # first sequence
+    number(43),  # next sequence
+    number(123_456),  # next record
+    text(FLOOR),
+    array(number(7), text("claim"), number(40)),  # owner: epoch, claim id, acked
+    mapping((text("etl"), array(text("generation"), number(41)))),  # groups: generation, start
+    mapping(  # holds: first sequence, floor, expiry, purpose
+        (text("reads"), array(number(41), NIL, number(TIME), text("job"))),
+        (text("writes"), array(NIL, text(FLOOR), number(TIME), text(""))),
+    ),
+    mapping((text("writer"), array(number(5), number(999)))),  # writers: number, revision
+    number(3),  # dropped
+    array(INDEX_REF_BYTES),
+    array(RICH_ENTRY),
+)
+EMPTY_HEAD = array(
+    text("head"), text(BUFFER), number(0), array(), number(0), number(0), number(0), text("0" * 26), NIL,
+    mapping(), mapping(), mapping(), number(0), array(), array(),
+)  # fmt: skip
+# tag, buffer id, level, first sequence, first record, entries, references
+SEGMENT_NODE = array(text("node"), text(BUFFER), number(0), number(40), NIL, array(PLAIN_ENTRY, RICH_ENTRY), array())
+INDEX_NODE = array(text("node"), text(BUFFER), number(1), number(40), NIL, array(), array(SEGMENT_REF_BYTES))
+# tag, buffer id, epoch, claim id, acked, number
+CURSOR = array(text("cursor"), text(BUFFER), number(4), text("claim"), number(300), number(17))
+NEW_CURSOR = array(text("cursor"), text(BUFFER), number(1), text(""), NIL, number(2))
+
+GOLDEN: dict[str, tuple[bytes, Any]] = {
+    "head-v2-empty": (stored(EMPTY_HEAD), Head(BUFFER)),
+    "head-v2-full": (
+        stored(HEAD),
+        Head(
+            BUFFER,
+            revision=1000,
+            first_sequence=41,
+            next_sequence=43,
+            next_record=123_456,
+            gc_floor=FLOOR,
+            owner=Owner(7, "claim", 40),
+            groups={"etl": Group("generation", 41)},
+            holds={"reads": Hold(41, None, TIME, "job"), "writes": Hold(None, FLOOR, TIME, "")},
+            writers={"writer": Writer(5, 999)},
+            dropped=3,
+            refs=(INDEX_REF,),
+            tail=(RICH,),
+        ),
+    ),
+    "segment-v2": (stored(SEGMENT_NODE), Node(BUFFER, 0, 40, None, (PLAIN, RICH), ())),
+    "index-v2": (stored(INDEX_NODE), Node(BUFFER, 1, 40, None, (), (SEGMENT_REF,))),
+    "cursor-v2": (stored(CURSOR), Cursor(BUFFER, 4, "claim", 300, 17)),
+    "cursor-v2-new": (stored(NEW_CURSOR), Cursor(BUFFER, 1, "", None, 2)),
+}
+
+
+def read(name: str) -> Any:
+    data = (HERE / name).read_bytes()
+    if name.startswith("head"):
+        return read_head(data, name)
+    return unpack(data, Cursor, name) if name.startswith("cursor") else read_node(data, name)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_file_is_what_the_layout_says(name: str) -> None:
+    assert (HERE / name).read_bytes() == GOLDEN[name][0]
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_object_reads_as_it_always_did(name: str) -> None:
+    assert read(name) == GOLDEN[name][1]
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_object_is_written_as_it_always_was(name: str) -> None:
+    assert pack(GOLDEN[name][1]) == (HERE / name).read_bytes()
+
+
+def test_references_say_of_golden_nodes_what_they_always_did() -> None:
+    assert read("segment-v2").refer(SEGMENT) == SEGMENT_REF
+    assert read("index-v2").refer(INDEX) == INDEX_REF
