@@ -1,1 +1,29 @@
-"""Stores, formats, and the write and read paths."""
+"""Buffers: stores, formats, manifest, the write and the read path.
+
+What most programs need is in `forebay` itself; these names are for those that go further.
+"""
+
+from __future__ import annotations
+
+from forebay.buffer.batch import DecodedBatch, decode_batch, encode_batch
+from forebay.buffer.fetch import RECORDS_SCHEMA, FetchHandle
+from forebay.buffer.groups import Groups
+from forebay.buffer.migrate import migrate
+from forebay.buffer.ranges import read_range
+from forebay.buffer.topic import TopicConsumer, TopicProducer, add_partitions, create_topic, describe_topic
+
+__all__ = [
+    "RECORDS_SCHEMA",
+    "DecodedBatch",
+    "FetchHandle",
+    "Groups",
+    "TopicConsumer",
+    "TopicProducer",
+    "add_partitions",
+    "create_topic",
+    "decode_batch",
+    "describe_topic",
+    "encode_batch",
+    "migrate",
+    "read_range",
+]

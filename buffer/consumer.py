@@ -12,6 +12,7 @@ from threading import Condition, Lock
 from typing import TYPE_CHECKING, Protocol
 
 from forebay.buffer import metrics
+from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import Closed, ForebayError, InvalidInput, Trimmed
 from forebay.buffer.fetch import FetchHandle
@@ -83,8 +84,8 @@ class Consumer:
         last_acked: resume after this sequence: what is at or below it counts as acknowledged. It may lie beyond what
             exists yet. None starts after what is acknowledged.
         group: a named reader, with a frontier of its own that other groups do not see. None is the unnamed consumer.
-        from_: where a group starts that does not exist yet: `earliest`, `latest`, a sequence, or a time (a datetime
-            with a zone, or ISO 8601 text).
+        from_: where a group starts that does not exist yet: `earliest` (the default), `latest`, a sequence, or a time
+            (a datetime with a zone, or ISO 8601 text).
         on_trimmed: what to do if retention has dropped what comes next: `raise` `Trimmed`, or `skip` to the first batch
             left and count what was missed in `skipped`.
         profile: the format of a buffer that does not exist yet.
@@ -102,7 +103,7 @@ class Consumer:
         *,
         last_acked: int | None = None,
         group: str | None = None,
-        from_: str | int | datetime = "earliest",
+        from_: str | int | datetime | None = None,
         on_trimmed: Literal["raise", "skip"] = "raise",
         profile: Profile = "native",
         manifest_path: str = "manifest",
@@ -111,12 +112,12 @@ class Consumer:
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
-        if last_acked is not None and last_acked < 0:
-            raise InvalidInput(
-                f"last_acked is a sequence, from 0; to start at the beginning pass None, not {last_acked}"
-            )
-        if not max_poll_interval >= _POLL_FLOOR:
-            raise InvalidInput(f"max_poll_interval must be at least {_POLL_FLOOR} seconds, not {max_poll_interval}")
+        last_acked = None if last_acked is None else check_whole(last_acked, "last_acked")
+        check_seconds(max_poll_interval, "max_poll_interval", least=_POLL_FLOOR)
+        if on_trimmed not in ("raise", "skip"):
+            raise InvalidInput(f"on_trimmed must be 'raise' or 'skip', not {on_trimmed!r}")
+        if from_ is not None and group is None:
+            raise InvalidInput("from_ says where a new group starts: name the group, or use seek()")
         self._store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
         self.url = self._store.url
         self._clock = clock or SystemClock()
@@ -124,7 +125,8 @@ class Consumer:
         self._queue = Queue(self._store, manifest_path, profile=profile, role="consumer", clock=clock, random=random)
         self._side: ReadSide = self._queue
         if group is not None:
-            self._side = GroupReader(self._queue, group, start=from_, clock=clock, random=random)
+            start = "earliest" if from_ is None else from_
+            self._side = GroupReader(self._queue, group, start=start, clock=clock, random=random)
         self._skips = on_trimmed == "skip"
         self.skipped = 0
         """Batches that were trimmed before they could be read, with `on_trimmed="skip"`."""
@@ -165,8 +167,7 @@ class Consumer:
         No object is touched. Each is handed out once by this consumer, fetched or not; the one that takes over starts
         again at the first that was not acknowledged. With 0, nothing is read.
         """
-        if max_batches < 0:
-            raise InvalidInput(f"max_batches must be 0 or more, not {max_batches}")
+        max_batches = check_whole(max_batches, "max_batches")
         if max_batches == 0:
             self._check_open()
             return []
@@ -211,6 +212,7 @@ class Consumer:
             InvalidInput: it is not the next one, or was never handed out.
             Fenced: another consumer has taken over. Up to 99 acknowledgements before this one were not written.
         """
+        sequence = check_whole(sequence, "sequence")
         with self._acking:
             first = self._check_handed_out(sequence)
             following = first if self._frontier is None else self._frontier + 1
@@ -231,6 +233,7 @@ class Consumer:
             InvalidInput: it was acknowledged before, or was never handed out.
             Fenced: another consumer has taken over, and nothing was changed.
         """
+        sequence = check_whole(sequence, "sequence")
         with self._acking:
             first = self._check_handed_out(sequence)
             if self._frontier is not None and sequence <= self._frontier:
@@ -282,7 +285,8 @@ class Consumer:
         """Return how far behind this consumer is, by a look at the manifest."""
         self._check_open()
         state = self._queue.read()
-        frontier = self._frontier if self._frontier is not None else self._side.acked()
+        known = [acked for acked in (self._frontier, self._side.acked()) if acked is not None]
+        frontier = max(known, default=None)
         first = max(state.first_sequence, 0 if frontier is None else frontier + 1)
         oldest = self._queue.descriptors(first, 1, state=state)
         if not oldest:
@@ -413,7 +417,10 @@ class BatchIterator:
     def __init__(self, consumer: Consumer, wait: bool | float) -> None:
         consumer._check_open()
         self._consumer = consumer
-        self._wait = math.inf if wait is True else float(wait)
+        if wait is True or wait is False:
+            self._wait = math.inf if wait else 0.0
+        else:
+            self._wait = check_seconds(wait, "wait")
 
     def __iter__(self) -> Self:
         return self

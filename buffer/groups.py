@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from forebay.buffer.checks import NAME, check_name
 from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, NotFound
 from forebay.buffer.manifest import Claim, Head, Queue
 from forebay.buffer.manifest.envelope import pack, unpack
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from forebay.buffer.manifest.head import Group
     from forebay.buffer.model import BatchDescriptor
 
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_CURSOR_KEY: Final = re.compile(rf"{CURSORS}/({_NAME.pattern})/([0-9a-f]{{32}})")
+_CURSOR_KEY: Final = re.compile(rf"{CURSORS}/({NAME.pattern})/([0-9a-f]{{32}})")
 
 
 class Cursor(Struct, frozen=True, array_like=True, tag="cursor"):
@@ -49,9 +49,7 @@ class Cursor(Struct, frozen=True, array_like=True, tag="cursor"):
 
 def check_group_name(name: str) -> str:
     """Return the name if it can be a group's, or raise `InvalidInput`."""
-    if not _NAME.fullmatch(name) or name in {".", ".."}:
-        raise InvalidInput(f"a group's name is 1 to 100 letters, digits, '.', '_' or '-'; not {name!r}")
-    return name
+    return check_name(name, "a group's name")
 
 
 def cursor_key(name: str, generation: str) -> str:
@@ -194,8 +192,8 @@ class GroupReader:
         if cursor is None or cursor.claim_id != claim.claim_id:
             epoch = 0 if cursor is None else cursor.epoch
             raise Fenced(
-                f"{self._register.url}: another consumer took over group {self._name} (its epoch is {epoch}, ours was "
-                f"{claim.epoch}); this one must stop, and has changed nothing since"
+                f"{self._register.url}: another consumer took over group {self._name}, or it was reset or deleted (the "
+                f"epoch is {epoch}, ours was {claim.epoch}); this one must stop, and has changed nothing since"
             )
 
     def _checked(self, cursor: Cursor | None) -> Cursor | None:
@@ -292,7 +290,21 @@ class Groups:
             raise InvalidInput(
                 f"{self._queue.url}: a consumer has group {name}; close it first, or {verb} with force if it is dead"
             )
+        if state.alive:
+            self._fence(name, state.generation)
         return state
+
+    def _fence(self, name: str, generation: str) -> None:
+        """Take the group from its consumer, whose acks look at the cursor alone, before the head forgets the cursor."""
+        claim_id = self._queue.new_id()
+        open_cursor(self._queue.store, name, generation).update(
+            lambda cursor: (
+                None
+                if cursor is None
+                else replace(cursor, epoch=cursor.epoch + 1, claim_id=claim_id, number=cursor.number + 1)
+            ),
+            lambda cursor: cursor.claim_id == claim_id,
+        )
 
     def _describe(self, head: Head, name: str) -> GroupState:
         group = head.groups.get(check_group_name(name))

@@ -6,18 +6,21 @@ import asyncio
 import atexit
 import logging
 import os
+import sys
 import warnings
-import weakref
 from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING
 
 from forebay.buffer.batch import DEFAULT_LEVEL, check_compression
+from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator
 from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, Timeout, Unsupported
 from forebay.buffer.filling import Filling, check_call
 from forebay.buffer.manifest import Head, Manifest, Queue
+from forebay.buffer.manifest.queue import CURSORS
+from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.base import check_key
 from forebay.buffer.upload import BatchUploader
@@ -39,8 +42,9 @@ _log = logging.getLogger("forebay.producer")
 _EXIT_SECONDS = 30.0
 _BACKLOG_LOOK_SECONDS = 1.0
 
-# Closed at the interpreter's exit, so that a forgotten close loses nothing.
-_open: weakref.WeakSet[Producer] = weakref.WeakSet()
+# Stopped at the interpreter's exit, so that a forgotten close loses nothing. Coordinators, not producers: one that was
+# dropped unclosed has entries to store all the same.
+_open: dict[Any, str] = {}
 
 
 class Producer:
@@ -97,16 +101,17 @@ class Producer:
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
-        if not grace > 0:
-            raise InvalidInput(f"grace must be a positive number of seconds, not {grace}")
+        check_seconds(grace, "grace")
         check_compression(compression, compression_level)
-        check_key(data_prefix)
+        _check_layout(manifest_path, data_prefix)
+        if max_backlog_bytes is not None:
+            check_whole(max_backlog_bytes, "max_backlog_bytes", least=1)
         config = CoordinatorConfig(
-            queue_capacity=max_buffered_calls,
-            flush_interval=flush_interval,
-            flush_size=flush_size_bytes,
-            max_concurrent_flushes=max_concurrent_uploads,
-            max_cost=max_buffered_bytes,
+            queue_capacity=check_whole(max_buffered_calls, "max_buffered_calls", least=1),
+            flush_interval=check_seconds(flush_interval, "flush_interval"),
+            flush_size=check_whole(flush_size_bytes, "flush_size_bytes", least=1),
+            max_concurrent_flushes=check_whole(max_concurrent_uploads, "max_concurrent_uploads", least=1),
+            max_cost=check_whole(max_buffered_bytes, "max_buffered_bytes", least=1),
             durable_flushes=True,
             default_durability=Durability.DURABLE,
         )
@@ -121,8 +126,7 @@ class Producer:
         """The number of the last call that is durable, for a lasting writer; None if there is none."""
         self._numbered = writer_id is not None
         self._max_backlog_bytes = max_backlog_bytes
-        self._backlog_looked_at = -_BACKLOG_LOOK_SECONDS
-        self._backlog_bytes = 0
+        self._backlog_looked_at = self._clock.monotonic()
         self._last_queued_number = self.last_number or 0
         self._coordinator: WriteCoordinator[Call, None, Filled, Filling, Uploaded | None] = WriteCoordinator(
             Filling(flush_size_bytes),
@@ -143,20 +147,23 @@ class Producer:
         )
         self._channel = self._coordinator.channel()
         self._process = os.getpid()
-        self._closed = False
         self._coordinator.start()
-        _open.add(self)
+        _open[self._coordinator] = self.url
+        # Exit handlers run last in, first out: ours has to come before those of the client that the store has loaded.
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
 
     def produce(
         self, entries: Entries, metadata: bytes = b"", *, number: int | None = None, timeout: float | None = None
     ) -> WriteHandle[None]:
         """Queue entries, and return a handle: `handle.result(timeout)` or `await handle` return once they are durable.
 
-        Blocks while the buffers are full, for at most `timeout` seconds if given.
+        Blocks while the buffers are full, for at most `timeout` seconds if given. Not for signal handlers and
+        finalizers (`__del__`), which may interrupt the very thread that is in here.
 
         Args:
-            entries: one entry as bytes, a list of them, or an Arrow `binary` or `large_binary` array. They stay
-                together in one batch.
+            entries: one entry as bytes, a list of them, or an Arrow `binary` or `large_binary` array. They are copied,
+                and stay together in one batch.
             metadata: kept with these entries and given to their reader.
             number: the caller's own number for this call, higher than before; with `writer_id` alone. A number that is
                 durable already is not written again.
@@ -200,9 +207,11 @@ class Producer:
         """
         if os.getpid() != self._process:
             return  # the parent's to close
-        self._coordinator.stop(timeout)
-        self._closed = True
-        _open.discard(self)
+        try:
+            self._coordinator.stop(timeout)
+        finally:
+            if self._coordinator.stopped:
+                _open.pop(self._coordinator, None)
 
     @property
     def conflict_rate(self) -> float:
@@ -237,16 +246,18 @@ class Producer:
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.buffered_bytes} bytes buffered"
+        state = f"{self.buffered_bytes} bytes buffered" if self._coordinator in _open else "closed"
         return f"<Producer of {self.url}, {state}>"
 
     def __del__(self) -> None:
-        if getattr(self, "_closed", True) or os.getpid() != self._process:
+        coordinator = getattr(self, "_coordinator", None)
+        # Once the interpreter is on its way out, a thread never starts, and whoever starts one waits for ever.
+        if coordinator not in _open or os.getpid() != self._process or sys.is_finalizing():
             return
         warnings.warn(f"{self!r} was not closed: use `with` or close()", ResourceWarning, source=self, stacklevel=2)
-        # What was queued is still made durable; waiting for it here could block any thread, at any line.
+        # What was queued is still stored, at exit at the latest; waiting for it here could block any thread, anywhere.
         with suppress(RuntimeError):
-            Thread(target=_stop_quietly, args=(self._coordinator, self.url), daemon=True).start()
+            Thread(target=_stop_quietly, args=(coordinator, self.url, None), daemon=True).start()
 
     def _check(self, entries: Entries, metadata: bytes, number: int | None) -> Call:
         self._check_process()
@@ -258,33 +269,32 @@ class Producer:
         return call
 
     def _number_call(self, call: Call, number: int | None) -> None:
-        if not self._numbered or number is None or number < 1:
-            raise InvalidInput(
-                f"{self.url}: calls carry numbers, from 1, with a lasting writer_id, and without one none"
-            )
+        if not self._numbered or number is None:
+            raise InvalidInput(f"{self.url}: with a lasting writer_id calls carry numbers, from 1; without one, none")
+        number = check_whole(number, "number", least=1)
         if self.last_number is not None and number <= self.last_number:
             call.drop_entries()
             return
         if number <= self._last_queued_number:
-            raise InvalidInput(
-                f"{self.url}: call {number} came after call {self._last_queued_number}; numbers must grow"
-            )
+            raise InvalidInput(f"{self.url}: call {number} follows call {self._last_queued_number}; numbers must grow")
         self._last_queued_number = number
         call.number = number
 
     def _check_backlog(self, entries: Entries, limit: int) -> None:
-        # Only the collector makes a backlog smaller, so it is looked at again now and then, not for every call.
+        state = self._queue.last_seen()
+        held = state.object_bytes if isinstance(state, Head) else 0
+        if held <= limit:
+            return
+        # Only the collector makes a backlog smaller. An empty flush looks whether it has, without anybody waiting.
         now = self._clock.monotonic()
         if now - self._backlog_looked_at >= _BACKLOG_LOOK_SECONDS:
             self._backlog_looked_at = now
-            state = self._queue.read()
-            self._backlog_bytes = state.object_bytes if isinstance(state, Head) else 0
-        if self._backlog_bytes > limit:
-            raise Backpressure(
-                f"{self.url} retains {self._backlog_bytes} bytes of batches, and {limit} are allowed: let its readers "
-                "catch up and the collector run",
-                write=entries,
-            )
+            self._coordinator.flush(durable=True)
+        raise Backpressure(
+            f"{self.url} retains {held} bytes of batches, and {limit} are allowed: let its readers catch up and the "
+            "collector run",
+            write=entries,
+        )
 
     def _read_last_number(self, writer_id: str | None) -> int | None:
         state = self._queue.read()
@@ -294,7 +304,7 @@ class Producer:
             raise Unsupported(
                 f"{self.url} is of version 1, which remembers no writers: leave out writer_id, or migrate it"
             )
-        writer = state.writers.get(writer_id)
+        writer = state.writers.get(self._queue.writer_id)
         return writer.number if writer is not None and writer.number > 0 else None
 
     def _check_process(self) -> None:
@@ -305,17 +315,26 @@ class Producer:
             )
 
 
-def _stop_quietly(coordinator: WriteCoordinator[Any, Any, Any, Any, Any], url: str) -> None:
+def _check_layout(manifest_path: str, data_prefix: str) -> None:
+    """Raise `InvalidInput` if batches would be stored where the buffer keeps other things."""
+    check_key(manifest_path)
+    check_key(data_prefix)
+    folders = {path.partition("/")[0] for path in (manifest_path, data_prefix)}
+    if data_prefix == manifest_path or folders & {SEGMENTS, CURSORS}:
+        raise InvalidInput(
+            f"manifest_path {manifest_path!r} and data_prefix {data_prefix!r} must differ, and be outside {SEGMENTS}/ "
+            f"and {CURSORS}/, which a buffer keeps for itself"
+        )
+
+
+def _stop_quietly(coordinator: WriteCoordinator[Any, Any, Any, Any, Any], url: str, timeout: float | None) -> None:
     try:
-        coordinator.stop()
+        coordinator.stop(timeout)
     except ForebayError:
         _log.exception("%s: entries of a producer that was not closed could not be stored", url)
+    _open.pop(coordinator, None)
 
 
-@atexit.register
 def _close_all() -> None:
-    for producer in list(_open):
-        try:
-            producer.close(_EXIT_SECONDS)
-        except ForebayError:
-            _log.exception("%s: entries could not be stored at exit", producer.url)
+    for coordinator, url in list(_open.items()):
+        _stop_quietly(coordinator, url, _EXIT_SECONDS)

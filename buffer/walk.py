@@ -12,7 +12,7 @@ from forebay.buffer.findings import Finding, Kind, VerifyReport
 from forebay.buffer.groups import open_cursor, parse_cursor_key
 from forebay.buffer.inventory import Inventory
 from forebay.buffer.manifest import Head, Manifest
-from forebay.buffer.manifest.queue import CURSORS, check_no_remains
+from forebay.buffer.manifest.queue import CURSORS
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.segments import ref_at
 from forebay.buffer.names import LOWEST, ulid_in
@@ -49,7 +49,7 @@ class Walk:
         # Before the manifest is read: what was listed by then, and is not in the manifest now, is not on its way in.
         self._inventory = Inventory(self._ours())
         try:
-            state = self._read_manifest()
+            state = self._queue.read_existing()
         except Corrupt as error:
             self._find("corrupt", self._queue.manifest_path, str(error))
             return self._report(None)
@@ -82,14 +82,6 @@ class Walk:
     def _note(self, kind: Kind, key: str, what: str) -> None:
         if len(self._findings) < REPORTED_FINDINGS:
             self._findings.append(Finding(kind, key, what))
-
-    def _read_manifest(self) -> State:
-        try:
-            self._store.get(self._queue.manifest_path)
-        except NotFound as error:
-            check_no_remains(self._store, self._queue.manifest_path)
-            raise NotFound(f"{self._queue.url} does not exist: there is no buffer at {self._store.url}") from error
-        return self._queue.read()
 
     def _ours(self) -> Iterator[ObjectInfo]:
         """Everything that forebay may have put there, by its name."""
@@ -228,7 +220,8 @@ class Walk:
                 what = f"it belongs to buffer {cursor.buffer_id}; this one is {head.buffer_id}"
                 self._find("contradictory", register.key, what)
             elif cursor.acked is not None:
-                self._check_frontier(head, register.key, cursor.acked)
+                # A consumer may have gone back before the group's start, and acknowledged there.
+                self._check_frontier(head, register.key, max(cursor.acked, group.start - 1))
         if head.owner is not None and head.owner.acked is not None:
             self._check_frontier(head, self._queue.manifest_path, head.owner.acked)
 

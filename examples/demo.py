@@ -74,9 +74,12 @@ def run(url: str) -> bool:
     services = [context.Process(target=produce_clicks, args=(url, name, done)) for name in range(PRODUCERS)]
     for service in services:
         service.start()
-    produced = sum(done.get(timeout=120) for _ in services)
     for service in services:
         service.join()
+    if any(service.exitcode for service in services):
+        print("failed     a producer did not get through; its error is above", file=sys.stderr)
+        return False
+    produced = sum(done.get(timeout=10) for _ in services)
     print(f"produced   {produced:,} events, durable, by {PRODUCERS} processes in {time.perf_counter() - began:.1f} s")
 
     seen: Counter[tuple[int, int]] = Counter()

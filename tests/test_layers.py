@@ -12,7 +12,7 @@ FOLDERS = ("forebay", "buffer", "runtime", "gc", "testing")
 
 # From the bottom up; a module belongs to the longest name that it starts with.
 LAYERS = [
-    {"forebay.buffer.errors", "forebay.buffer.clock", "forebay.buffer.backoff", "forebay.buffer.metrics"},
+    {"forebay.buffer.errors", "forebay.buffer.clock", "forebay.buffer.backoff", "forebay.buffer.checks", "forebay.buffer.metrics"},
     {"forebay.buffer.store"},
     {
         "forebay.buffer.batch",

@@ -31,6 +31,7 @@ def test_public_names_are_these_and_no_others() -> None:
         "Unavailable",
         "Unknown",
         "Unsupported",
+        "hold",
         "open_store",
     }
     for name in forebay.__all__:

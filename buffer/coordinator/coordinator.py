@@ -149,6 +149,11 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
         """The cost of all writes that count towards `max_cost`."""
         return self._state.held_cost
 
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing more will happen: it was stopped, or an error stopped it."""
+        return self._state.over() is not None
+
     def stop(self, timeout: float | None = None) -> None:
         """Apply and flush all that was accepted, on paused channels too, and stop. Once stopped, this does nothing.
 

@@ -25,6 +25,8 @@ FANOUT: Final = 8
 """So many references of one level become one of the next. More would make fewer nodes and a longer head."""
 MAX_SEGMENT_ENTRIES: Final = 4096
 MAX_WRITERS: Final = 256
+LASTING: Final = "="
+"""What the id of a lasting writer starts with; those of others are random."""
 MAX_NUMBER: Final = 2**62
 """No count in a head comes near it; what claims to could not be counted on."""
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
@@ -182,8 +184,13 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
 
     # Writers
 
-    def register_writer(self, writer_id: str) -> Head:
-        """Remember a writer before its first append, so that its absence later means that it was forgotten."""
+    def register_writer(self, writer_id: str) -> Head | None:
+        """Remember a writer before its first append, so that its absence later means that it was forgotten.
+
+        None if it is known already.
+        """
+        if writer_id in self.writers:
+            return None
         return self._next(writers=self._with_writer(writer_id, 0))
 
     def append(self, batches: tuple[NewBatch, ...], writer_id: str, number: int) -> Head:
@@ -207,19 +214,21 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
     def _with_writer(self, writer_id: str, number: int) -> dict[str, Writer]:
         writers = {**self.writers, writer_id: Writer(number, self.revision + 1)}
         while len(writers) > MAX_WRITERS:
-            del writers[min(writers, key=lambda known: writers[known].revision)]
+            # A process that ends never asks again; a lasting writer does, and has to find its number.
+            del writers[min(writers, key=lambda known: (known.startswith(LASTING), writers[known].revision))]
         return writers
 
     # Sealing
 
-    def plan_seal(self) -> Node | None:
-        """What the next appender should store as a node first, if anything."""
+    def plan_seal(self, *, heavy: bool = False) -> Node | None:
+        """What the next appender should store as a node first, if anything; more if the head is heavy with metadata."""
         run = self._last_run()
         if len(run) >= FANOUT:
             return Node(self.buffer_id, run[0].level + 1, run[0].first_sequence, run[0].first_record, (), run)
-        if len(self.tail) < 2 * KEPT_ENTRIES:
+        kept = 1 if heavy else KEPT_ENTRIES
+        if len(self.tail) < 2 * kept:
             return None
-        entries = self.tail[: min(len(self.tail) - KEPT_ENTRIES, MAX_SEGMENT_ENTRIES)]
+        entries = self.tail[: min(len(self.tail) - kept, MAX_SEGMENT_ENTRIES)]
         # Records are counted from a segment's first one, so entries that are not counted end a segment.
         uncounted = next((i for i in range(len(entries), 0, -1) if entries[i - 1].facts is None), len(entries))
         return Node(self.buffer_id, 0, self.tail_start, self._base_records()[0], entries[:uncounted], ())

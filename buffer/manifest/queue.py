@@ -14,6 +14,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from forebay.buffer import metrics
+from forebay.buffer.checks import check_name, check_whole
 from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.errors import (
     Corrupt,
@@ -26,7 +27,7 @@ from forebay.buffer.errors import (
     Unsupported,
 )
 from forebay.buffer.manifest import envelope, v1
-from forebay.buffer.manifest.head import Head, read_head, trimmed
+from forebay.buffer.manifest.head import LASTING, Head, read_head, trimmed
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.segments import Segments
 from forebay.buffer.manifest.topic import partition_name, refuse_topic
@@ -51,6 +52,8 @@ Profile: TypeAlias = Literal["native", "opendata"]
 State: TypeAlias = Manifest | Head
 T = TypeVar("T")
 
+_HEAVY_BYTES = 256 << 10
+"""A head larger than that holds much metadata: it is sealed sooner."""
 _MOST_STALE_READS = 5
 _MOST_SEALS = 8
 """Nodes that one append stores at most; ordinary ones store none or one."""
@@ -112,13 +115,14 @@ class Queue:
             clock=clock,
             random=random,
         )
-        self.writer_id = writer_id or self.new_id()
+        self.writer_id = self.new_id() if writer_id is None else LASTING + check_name(writer_id, "writer_id")
         self._number = 0
         self._sealed: list[Ref] = []
         self._attributes = {"buffer": store.url, "role": role}
         self._lock = RLock()
         self._known: Snapshot[State] | None = None
         self._undisturbed = True
+        self._seen = False
         self._looked_for_remains = False
 
     @property
@@ -195,10 +199,8 @@ class Queue:
             return state.first_sequence
         if place == "latest":
             return state.next_sequence
-        if isinstance(place, int):
-            if place < 0:
-                raise InvalidInput(f"{self.url}: sequences count from 0; there is no {place}")
-            return place
+        if not isinstance(place, str | datetime):
+            return check_whole(place, "a sequence")
         moment = parse_time(place)
         return self._look_through(lambda found: self.segments.sequence_at(self._as_head(found), moment), state)
 
@@ -291,7 +293,8 @@ class Queue:
         still_due, self._sealed = self._sealed, []
         for ref in still_due:  # of an append that failed
             head = self._seal(head, ref)
-        while len(self._sealed) < _MOST_SEALS and (node := head.plan_seal()) is not None:
+        heavy = self._known is not None and len(self._known.data) > _HEAVY_BYTES
+        while len(self._sealed) < _MOST_SEALS and (node := head.plan_seal(heavy=heavy)) is not None:
             try:
                 head = self._seal(head, self.segments.store_node(node, above=head.gc_floor))
             except StoreError:
@@ -449,10 +452,13 @@ class Queue:
 
     def _remember(self, snapshot: Snapshot[State]) -> State:
         self._known = snapshot
+        self._seen |= snapshot.value is not None
         return snapshot.value or self._empty()
 
     def _empty(self) -> State:
         """What a missing manifest stands for."""
+        if self._seen:
+            raise Corrupt(f"{self.url} was there and is gone: somebody deleted it. Restore it, or open the buffer anew")
         if self._profile == "opendata":
             return Manifest.empty(self.url)
         if not self._looked_for_remains:
@@ -508,4 +514,7 @@ def read_state(data: bytes | memoryview, location: str) -> State:
             raise
     if version == v1.VERSION:
         return Manifest(data, location)
-    raise Corrupt(f"manifest {location}: {len(data)} bytes, of version {version}; this release reads versions 1 and 2")
+    raise Corrupt(
+        f"manifest {location}: {len(data)} bytes that end as version {version}; it is truncated, no manifest, or of a "
+        "later release (this one reads versions 1 and 2)"
+    )

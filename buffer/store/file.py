@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _RESERVED = ".forebay-"
 _LOCK_NAME = _RESERVED + "lock"
 _MAX_NAME_BYTES = 255
+_LEFTOVER_AGE_NS = 3600 * 10**9
+"""No write takes so long: a temporary file older than that has lost its writer."""
 
 
 class _FolderNotSyncedError(Exception):
@@ -57,6 +59,7 @@ class FileStore(ObjectStore):
             raise InvalidInput(f"{url!r} is not a local folder: write file:///absolute/path (three slashes)")
         self.url = url.rstrip("/")
         self._root = Path(path)
+        self._swept: set[Path] = set()
 
     def __reduce__(self) -> tuple[type[FileStore], tuple[str]]:
         return FileStore, (self.url,)
@@ -195,9 +198,21 @@ class FileStore(ObjectStore):
                 while rest:  # one write call moves at most 2 GiB
                     rest = rest[file.write(rest) :]
                 os.fsync(file.fileno())
+            self._sweep_leftovers(temporary)
             yield temporary
         finally:
             temporary.unlink(missing_ok=True)
+
+    def _sweep_leftovers(self, fresh: Path) -> None:
+        """Remove temporary files that killed processes left, once for each folder; their age is the file system's."""
+        if fresh.parent in self._swept:
+            return
+        self._swept.add(fresh.parent)
+        oldest_ns = fresh.stat().st_mtime_ns - _LEFTOVER_AGE_NS
+        for leftover in fresh.parent.glob(f"{_RESERVED}tmp-*"):
+            stat = _stat(leftover)
+            if stat is not None and stat.st_mtime_ns < oldest_ns:
+                leftover.unlink(missing_ok=True)
 
     @contextmanager
     def _typed_errors(self, key: str) -> Iterator[None]:

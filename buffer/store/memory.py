@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -44,6 +45,17 @@ class _Bucket:
 # By name: `memory://events/a` and `memory://events` see the same objects, as two URLs into one bucket do.
 _buckets: dict[str, _Bucket] = {}
 _buckets_lock = Lock()
+
+
+def _renew_locks() -> None:
+    """In a forked child: a lock that another thread of the parent held would never be released."""
+    global _buckets_lock  # noqa: PLW0603 - the lock is the module's
+    _buckets_lock = Lock()
+    for bucket in _buckets.values():
+        bucket.lock = Lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
 
 
 class MemoryStore(ObjectStore):

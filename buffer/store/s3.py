@@ -10,6 +10,7 @@ is noted, so a request that never left, or left twice, is known as such.
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import weakref
 from contextvars import ContextVar
@@ -89,6 +90,21 @@ class _WatchedSession(AIOHTTPSession):  # type: ignore[misc]  # aiobotocore is u
         return session
 
 
+class _Resolver(aiohttp.ThreadedResolver):
+    """Looks names up in a thread, or right here at the interpreter's exit, when a last flush finds no threads left."""
+
+    async def resolve(self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET) -> list[Any]:
+        try:
+            found: list[Any] = await super().resolve(host, port, family)
+        except RuntimeError:
+            places = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+            return [
+                {"hostname": host, "host": at[0], "port": at[1], "family": kind, "proto": proto, "flags": 0}
+                for kind, _, proto, _, at in places
+            ]
+        return found
+
+
 class _Connection:
     """An aiobotocore client and the loop it lives on, for this process alone."""
 
@@ -132,6 +148,7 @@ def _make_filesystem(options: S3Options) -> Any:
             "retries": {"total_max_attempts": 1, "mode": "standard"},
             "max_pool_connections": _CONNECTIONS,
             "http_session_cls": _WatchedSession,
+            "connector_args": {"resolver": _Resolver(loop=get_loop())},
             **(at_endpoint if options.endpoint_url else {}),
         },
         use_listings_cache=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -415,6 +416,38 @@ def test_settings_that_make_no_sense_are_refused(inner: MemoryStore, settings: d
         Consumer(inner, **settings)
 
 
+@pytest.mark.parametrize("value", [1.0, True, "1", None, -1, 2**70])
+def test_sequence_that_is_no_whole_number_is_refused_before_it_can_spoil_the_manifest(
+    inner: MemoryStore, value: Any
+) -> None:
+    append_many(inner, 3)
+    consumer = Consumer(inner)
+    consumer.next_descriptors(3)
+    for call in (consumer.ack, consumer.ack_through, consumer.next_descriptors):
+        with pytest.raises(InvalidInput):
+            call(value)
+    if value is not None:
+        with pytest.raises(InvalidInput):
+            Consumer(inner, last_acked=value)
+    consumer.ack_through(1)
+    assert sequences(Consumer(inner).next_descriptors(9)) == [2]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"from_": "latest"}, {"on_trimmed": "Skip"}, {"group": 1}, {"group": "a/b"}, {"group": "g", "from_": 1.5}],
+)
+def test_setting_that_would_be_ignored_or_misread_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        Consumer(MemoryStore("memory://misread-settings"), **settings)
+
+
+@pytest.mark.parametrize("wait", ["yes", -1, math.nan])
+def test_wait_that_is_no_time_is_refused(inner: MemoryStore, wait: Any) -> None:
+    with pytest.raises(InvalidInput, match="wait"):
+        Consumer(inner).batches(wait=wait)
+
+
 # Looking
 
 
@@ -443,6 +476,19 @@ def test_lag_counts_what_is_not_acknowledged_and_how_old_it_is(inner: MemoryStor
     assert consumer.lag() == Lag(1, 10.0)
     consumer.ack(1)
     assert consumer.lag() == Lag(0, 0.0)
+
+
+def test_lag_does_not_grow_when_old_batches_are_read_again() -> None:
+    store = MemoryStore("memory://lag-after-seek")
+    append_many(store, 10)
+    consumer = Consumer(store)
+    consumer.next_descriptors(10)
+    consumer.ack_through(9)
+    consumer.seek(0)
+    consumer.next_batch()
+    consumer.ack_through(0)
+    assert consumer.lag() == Lag(0, 0.0)
+    assert len(consumer) == 0
 
 
 # Waiting

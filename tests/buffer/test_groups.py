@@ -296,7 +296,8 @@ def test_reset_is_refused_while_a_consumer_has_the_group_unless_forced(store: Me
     Groups(store).reset("etl", 3, force=True)
     with pytest.raises(Fenced, match="reset or deleted"):
         read(consumer)
-    consumer.ack_through(9)  # its late ack goes to a cursor that nobody reads any more
+    with pytest.raises(Fenced):
+        consumer.ack_through(9)
     assert read(Consumer(store, group="etl")) == [3, 4, 5, 6, 7, 8, 9]
 
 
@@ -368,8 +369,9 @@ def test_group_deleted_and_made_again_is_another_one(store: MemoryStore) -> None
     assert head_of(store).groups["etl"].generation != first_life
     with pytest.raises(Fenced):
         read(old)
-    old.ack_through(5)
-    assert read(new, 2) == [2, 3], "the late ack of the first life harms nothing"
+    with pytest.raises(Fenced):
+        old.ack_through(5)
+    assert read(new, 2) == [2, 3], "the first life's consumer harms nothing"
     new.ack_through(3)
     assert cursor_of(store, "etl").acked == 3
 
@@ -378,6 +380,32 @@ def test_group_deleted_and_made_again_is_another_one(store: MemoryStore) -> None
     with pytest.raises(Fenced):
         old._side.ack(old._claim, 5)
     assert [info.key for info in store.list("cursors/")] == [cursor_key("etl", head_of(store).groups["etl"].generation)]
+
+
+@pytest.mark.parametrize("verb", ["reset", "delete"])
+def test_late_ack_of_a_consumer_that_came_while_its_group_went_harms_nothing(store: MemoryStore, verb: str) -> None:
+    """Nobody had the group when that was looked at, so nobody was fenced by its cursor."""
+    Consumer(store, group="etl").close()
+
+    class OpenedMeanwhile(FaultyStore):
+        def replace(self, key: str, data: Any, version: str) -> Any:
+            if not late:
+                late.append(Consumer(store, group="etl"))
+                assert read(late[0], 6) == [0, 1, 2, 3, 4, 5]
+            return super().replace(key, data, version)
+
+    late: list[Consumer] = []
+    groups = Groups(OpenedMeanwhile(store))
+    if verb == "reset":
+        groups.reset("etl", 2)
+    else:
+        groups.delete("etl")
+    new = Consumer(store, group="etl", from_=2)
+    late[0].ack_through(5)
+    with pytest.raises(Fenced, match="reset or deleted"):
+        read(late[0])
+    assert read(new) == list(range(2, 10))
+    assert cursor_of(store, "etl").acked is None
 
 
 def test_deleting_what_is_not_there_is_not_found_and_names_what_is(store: MemoryStore) -> None:
@@ -539,3 +567,18 @@ def test_batch_that_fails_to_be_fetched_after_a_skip_is_not_counted_again(store:
     batch = consumer.next_batch()
     assert batch is not None
     assert (batch.sequence, consumer.skipped) == (4, 4)
+
+
+@pytest.mark.parametrize("change", ["reset", "delete"])
+def test_ack_of_a_consumer_whose_group_was_taken_from_it_is_fenced(change: str) -> None:
+    """A cursor that nobody reads any more must not take its acknowledgement."""
+    store = MemoryStore(f"memory://ack-after-{change}")
+    Queue(store).append([NewBatch("data/a"), NewBatch("data/b")])
+    consumer = Consumer(store, group="etl")
+    consumer.next_descriptors(2)
+    if change == "reset":
+        Groups(store).reset("etl", "earliest", force=True)
+    else:
+        Groups(store).delete("etl", force=True)
+    with pytest.raises(Fenced):
+        consumer.ack_through(1)

@@ -162,7 +162,7 @@ def test_well_formed_object_with_other_fields_gives_a_result_or_corrupt(kind: st
             at = data.draw(st.integers(0, len(value) - 1))
             return [*value[:at], change(value[at]), *value[at + 1 :]]
         if isinstance(value, int) and data.draw(st.booleans()):
-            return value + data.draw(st.integers(-2, 2))
+            return max(-(2**63), min(value + data.draw(st.integers(-2, 2)), 2**64 - 1))
         return data.draw(plain)
 
     for _ in range(data.draw(st.integers(1, 3))):

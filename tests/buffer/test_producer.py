@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -29,11 +31,13 @@ from forebay.buffer.errors import (
 from forebay.buffer.fetch import Batch
 from forebay.buffer.filling import FLUSH_METADATA_BYTES, MAX_METADATA_BYTES
 from forebay.buffer.manifest import Head, Manifest, Queue
-from forebay.buffer.model import Metadata
+from forebay.buffer.manifest.head import MAX_WRITERS
+from forebay.buffer.model import Metadata, NewBatch
 from forebay.buffer.names import at_time, ulid_in
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
+from forebay.testing.servers import SeaweedServer
 
 NEVER = 10_000.0
 """A flush interval that no test reaches by itself."""
@@ -178,8 +182,9 @@ def test_finished_batches_are_listed_by_one_append(inner: MemoryStore, profile: 
     """Group commit: what was uploaded while an append was under way goes into the next one together."""
     store = FaultyStore(inner, {0: Fault.STALL}, only={"replace"})
     with Producer(store, flush_interval=NEVER, flush_size_bytes=10, max_concurrent_uploads=8) as producer:
-        first = producer.produce(b"0" * 10)
-        first.wait(Durability.WRITTEN, timeout=30)
+        producer.produce(b"0" * 10)
+        while not store.calls["replace"]:
+            time.sleep(0.001)  # until the first append is under way
         others = [producer.produce(b"%d" % i * 10) for i in range(1, 8)]
         for handle in others:
             handle.wait(Durability.WRITTEN, timeout=30)
@@ -271,6 +276,13 @@ def test_metadata_that_cannot_be_stored_is_refused(inner: MemoryStore, metadata:
         {"profile": "kafka"},
         {"data_prefix": "../elsewhere"},
         {"manifest_path": "/absolute"},
+        {"manifest_path": "data"},
+        {"data_prefix": "segments"},
+        {"data_prefix": "cursors/etl"},
+        {"flush_interval": None},
+        {"flush_interval": "1"},
+        {"max_buffered_calls": 1.5},
+        {"max_backlog_bytes": 0},
     ],
 )
 def test_settings_that_make_no_sense_are_refused(inner: MemoryStore, settings: Any) -> None:
@@ -522,6 +534,41 @@ def test_numbers_belong_to_a_lasting_writer_and_grow() -> None:
         numbered(opendata_buffer("lasting-opendata"))
 
 
+def test_lasting_writer_is_remembered_however_many_others_come_and_go() -> None:
+    inner = MemoryStore("memory://lasting-among-many")
+    with numbered(inner) as producer:
+        producer.produce(b"1", number=1)
+    for number in range(MAX_WRITERS + 10):
+        Queue(inner).append([NewBatch(f"data/{number}")])
+    with numbered(inner) as producer:
+        assert producer.last_number == 1
+
+
+@pytest.mark.parametrize("number", [1.0, True, "1", 0, -1, 2**70])
+def test_number_that_is_no_whole_number_is_refused_before_it_can_spoil_the_manifest(number: Any) -> None:
+    inner = MemoryStore("memory://odd-numbers")
+    with numbered(inner) as producer, pytest.raises(InvalidInput, match="whole number"):
+        producer.produce(b"x", number=number)
+    with numbered(inner) as producer:
+        producer.produce(b"x", number=1)
+
+
+@pytest.mark.parametrize("writer_id", [5, "", "a/b", "\ud800", "x" * 101])
+def test_writer_id_that_is_no_name_is_refused(writer_id: Any) -> None:
+    with pytest.raises(InvalidInput, match="writer_id"):
+        Producer(MemoryStore("memory://odd-writers"), writer_id=writer_id)
+
+
+def test_much_metadata_is_sealed_away_from_the_head() -> None:
+    """Every append writes the head: it must not carry what nobody appends."""
+    inner = MemoryStore("memory://heavy-metadata")
+    with Producer(inner, flush_interval=NEVER) as producer:
+        for _ in range(8):
+            producer.produce(b"x", b"m" * MAX_METADATA_BYTES).result(timeout=60)
+    assert len(inner.get("manifest").data) < 3 * MAX_METADATA_BYTES
+    assert len(read_all(inner)) == 8
+
+
 def test_backlog_over_its_bound_refuses_until_it_is_trimmed() -> None:
     inner = MemoryStore("memory://backlog")
     clock = ManualClock()
@@ -534,6 +581,9 @@ def test_backlog_over_its_bound_refuses_until_it_is_trimmed() -> None:
         assert refused.value.write == b"y"
         Queue(inner).change_head(lambda head: head.trim(1, {})._next(), lambda _head: False)
         clock.advance(2)
+        with pytest.raises(Backpressure):
+            producer.try_produce(b"y")  # refused without waiting for the store, and looked at again behind its back
+        producer.flush().result()
         producer.produce(b"y")
     assert entries_in(inner) == [b"y"]
 
@@ -606,6 +656,51 @@ def test_interpreter_exit_stores_what_a_forgotten_close_left(tmp_path: Any) -> N
     program = f"import forebay; kept = forebay.Producer({url!r}, flush_interval=1000); kept.produce(b'x')"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     assert [list(batch.entries) for batch in Consumer(url)] == [[b"x"]]
+
+
+def run_program(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_interpreter_exit_stores_what_a_dropped_producer_left(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/buffer"
+    program = f"""
+import forebay
+def send():
+    producer = forebay.Producer({url!r}, flush_interval=1000)
+    producer.produce(b"x")
+send()
+"""
+    assert run_program(program).returncode == 0
+    assert [list(batch.entries) for batch in Consumer(url)] == [[b"x"]]
+
+
+def test_interpreter_exit_does_not_hang_if_the_entries_cannot_be_stored(tmp_path: Path) -> None:
+    program = f"""
+import forebay, pathlib
+producer = forebay.Producer("file://{tmp_path}/buffer", flush_interval=1000)
+pathlib.Path("{tmp_path}/buffer").mkdir()
+pathlib.Path("{tmp_path}/buffer/data").write_bytes(b"a file where the folder should be")
+producer.produce(b"x")
+"""
+    done = run_program(program)
+    assert done.returncode == 0
+    assert "could not be stored" in done.stderr
+
+
+@pytest.mark.parametrize("client", ["s3fs", "obstore"])
+def test_interpreter_exit_stores_on_s3_too(weed: SeaweedServer, client: str) -> None:
+    """The client library's own exit handlers must not come first."""
+    url, options = f"s3://tests/exit-{client}", {**weed.storage_options, "client": client}
+    program = f"""
+import forebay
+earlier = forebay.Producer("memory://earlier")
+kept = forebay.Producer({url!r}, flush_interval=1000, storage_options={options!r})
+kept.produce(b"x")
+"""
+    done = run_program(program)
+    assert done.returncode == 0, done.stderr
+    assert [list(batch.entries) for batch in Consumer(url, storage_options=options)] == [[b"x"]], done.stderr
 
 
 def test_forked_child_gets_an_error_and_leaves_the_parents_producer_alone(inner: MemoryStore) -> None:

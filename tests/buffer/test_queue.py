@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, Timeout, Unknown
+from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, Timeout, Unavailable, Unknown
 from forebay.buffer.manifest import Head, Manifest, PlaceConsumed, Queue
 from forebay.buffer.model import NewBatch
 from forebay.buffer.register import Limits
@@ -226,18 +226,39 @@ def test_lost_append_is_unknown_when_the_limits_are_reached(inner: MemoryStore) 
     assert not isinstance(caught.value, PlaceConsumed)
 
 
-def test_append_in_doubt_is_not_taken_for_consumed_because_of_an_earlier_conflict(profile: str) -> None:
-    """What was consumed is the place that a first attempt had in mind; the one in doubt may yet land elsewhere."""
-    inner = MemoryStore(f"memory://earlier-conflict-{profile}")
-    store = FaultyStore(inner, dict.fromkeys(range(3, 9), Fault.DROP), only={"replace"})
-    idle = open_queue(store, profile=profile, limits=Limits(max_attempts=3))
+def test_append_in_doubt_is_not_taken_for_consumed_because_of_an_earlier_conflict(inner: MemoryStore) -> None:
+    """What was consumed is the place that the first attempt had in mind; the one in doubt may yet land behind it."""
+
+    class DownOnceInDoubt(FaultyStore):
+        armed = False
+
+        def get(self, key: str) -> Any:
+            if self.armed and self.calls["replace"] == 2:
+                raise Unavailable("down")
+            return super().get(key)
+
+    store = DownOnceInDoubt(inner)
+    idle = open_queue(store, limits=Limits(max_attempts=3))
     idle.append(batches("a"))
-    writes = store.calls["replace"]
-    for i in range(writes, 2):
-        idle.append(batches(f"filler-{i}"))
     other = Queue(inner)
     other.append(batches("b"))
     other.ack(other.claim(), 10)
+    store.calls.clear()
+    store._choose = {store._numbered + 2: Fault.DROP}.get  # after a conflict and a read
+    store.armed = True
     with pytest.raises(Unknown) as caught:
         idle.append(batches("c"))
+    assert store.calls["replace"] == 2
     assert not isinstance(caught.value, PlaceConsumed)
+
+
+def test_manifest_deleted_while_in_use_is_corrupt_and_not_empty(profile: Any) -> None:
+    """A new one would start again at 0, and orphan everything before."""
+    store = MemoryStore(f"memory://deleted-{profile}")
+    queue = open_queue(store, profile=profile)
+    queue.append(batches("a"))
+    store.delete(["manifest"])
+    for call in (lambda: queue.append(batches("b")), queue.read):
+        with pytest.raises(Corrupt, match="was there and is gone"):
+            call()
+    assert list(store.list()) == []

@@ -252,7 +252,7 @@ def test_damaged_entry_of_version_1_is_damage(request: pytest.FixtureRequest) ->
 
 def test_missing_manifest_beside_its_segments_is_damage_and_beside_nothing_is_not_found(native: MemoryStore) -> None:
     native.delete(["manifest"])
-    with pytest.raises(NotFound, match="no buffer"):
+    with pytest.raises(NotFound, match="not there"):
         verify(native)
     native.put("segments/x", b"x")
     assert verify(native).severity is Severity.DAMAGE

@@ -104,6 +104,19 @@ def test_leftovers_of_a_crash_are_not_listed(store: FileStore, tmp_path: Path) -
     assert [info.key for info in store.list()] == ["data/key"]
 
 
+def test_leftovers_of_killed_processes_are_removed_once_they_are_old(store: FileStore, tmp_path: Path) -> None:
+    folder = tmp_path / "buffer" / "data"
+    folder.mkdir(parents=True)
+    old, young = folder / ".forebay-tmp-1-old", folder / ".forebay-tmp-1-young"
+    for path in (old, young):
+        path.write_bytes(b"half")
+    two_hours_ago = old.stat().st_mtime - 7200
+    os.utime(old, (two_hours_ago, two_hours_ago))
+    store.put("data/key", b"x")
+    assert not old.exists()
+    assert young.exists(), "another process may be writing it"
+
+
 def test_name_that_no_key_can_have_is_passed_over(store: FileStore, tmp_path: Path) -> None:
     store.put("key", b"x")
     Path(os.fsdecode(os.fsencode(tmp_path / "buffer") + b"/\xff\xfe")).write_bytes(b"?")

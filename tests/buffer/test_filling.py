@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from forebay.buffer.batch import Compression, decode_batch, encode_blocks, write_block
+from forebay.buffer.filling import BLOCK_BYTES, Filling, check_call
+
+LARGE = [bytes([65 + i % 26]) * 1000 for i in range(3 * BLOCK_BYTES // 1000)]
+
+
+def fill(*calls: object) -> tuple[list[bytes], int]:
+    filling = Filling(1 << 30)
+    for call in calls:
+        filling.apply(check_call(call, b"", 0))  # type: ignore[arg-type]  # any of what a call takes
+    filled, _ = filling.freeze()
+    batch = decode_batch(encode_blocks(filled.take_blocks(), filled.count))
+    assert (len(batch), batch.raw_bytes) == (filled.count, filled.raw_bytes)
+    return list(batch.entries), len(filled.parts)
+
+
+def test_calls_of_every_kind_keep_their_order_in_one_batch() -> None:
+    small = [b"a", b"", b"b" * 50_000]
+    array = pa.array([b"c", b"d"])
+    found, kept = fill(b"first", small, LARGE, array, tuple(small), pa.chunked_array([pa.array(LARGE)]), b"last")
+    assert found == [b"first", *small, *LARGE, b"c", b"d", *small, *LARGE, b"last"]
+    assert kept == 0, "the frozen batch lets go of what was taken from it"
+
+
+def test_many_small_calls_share_blocks() -> None:
+    entry = b"x" * 1000
+    filling = Filling(1 << 30)
+    for _ in range(2 * BLOCK_BYTES // 1000):
+        filling.apply(check_call(entry, b"", 0))
+    filled, _ = filling.freeze()
+    assert 2 <= len(filled.parts) <= 3
+    assert not isinstance(filled.parts[0], list), "a full list has become a block"
+
+
+@pytest.mark.parametrize("entries", [LARGE, tuple(LARGE), pa.array(LARGE), pa.array(LARGE).cast(pa.large_binary())])
+def test_large_call_is_counted_by_what_it_holds(entries: object) -> None:
+    call = check_call(entries, b"meta", 0)  # type: ignore[arg-type]  # any of what a call takes
+    held = sum(part.nbytes for part in call.parts if isinstance(part, memoryview))
+    assert call.memory == held + 4 == call.raw_bytes + 4
+    assert len(call.parts) > 1, "in pieces that can be let go one by one"
+
+
+@pytest.mark.parametrize("rows", [10, 2000])
+def test_slice_of_an_array_does_not_keep_the_whole_array(rows: int) -> None:
+    before = pa.total_allocated_bytes()
+    whole = pa.array([b"x" * 1000] * 50_000, pa.binary())
+    call = check_call(whole.slice(100, rows), b"", 0)
+    del whole
+    assert pa.total_allocated_bytes() - before <= 2 * call.raw_bytes
+
+
+def test_entries_changed_after_the_call_are_stored_as_they_were() -> None:
+    storage = bytearray(b"a" * 300_000)
+    offsets = pa.py_buffer(memoryview(b"".join(i.to_bytes(4, "little") for i in range(0, 300_001, 1000))))
+    call = check_call(pa.Array.from_buffers(pa.binary(), 300, [None, offsets, pa.py_buffer(storage)]), b"", 0)
+    storage[:] = b"b" * 300_000
+    filling = Filling(1 << 30)
+    filling.apply(call)
+    filled, _ = filling.freeze()
+    assert set(decode_batch(encode_blocks(filled.take_blocks(), filled.count)).entries) == {b"a" * 1000}
+
+
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+def test_blocks_are_let_go_while_the_batch_is_encoded(compression: Compression) -> None:
+    blocks = [write_block([b"x" * 100, b""]), write_block([b"y"]), write_block(pa.array([b"z"] * 3))]
+    batch = encode_blocks(blocks, 6, compression)
+    assert blocks == []
+    assert list(decode_batch(batch).entries) == [b"x" * 100, b"", b"y", b"z", b"z", b"z"]
+
+
+def test_block_keeps_the_limits_of_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    from forebay.buffer import batch
+    from forebay.buffer.errors import InvalidInput
+
+    monkeypatch.setattr(batch, "MAX_ENTRY_BYTES", 10)
+    assert len(write_block([b"x" * 10, b"x" * 10])) == 28
+    with pytest.raises(InvalidInput, match="11 bytes"):
+        write_block([b"x" * 11])
