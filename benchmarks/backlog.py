@@ -124,7 +124,8 @@ class Backlog:
         group = size if version == 1 or size == _FEW else KEPT_ENTRIES
         for at in range(0, size, group):
             self._writer.append([self._batch() for _ in range(min(group, size - at))])
-        self._consumer = Consumer(self._store, group=None if version == 1 else "reader", from_="latest")
+        reader = {} if version == 1 else {"group": "reader", "from_": "latest"}
+        self._consumer = Consumer(self._store, **reader)
         state = self._writer.read()
         assert (state.next_sequence, isinstance(state, Head)) == (size, version == 2)
         self._start = bytes(self._store.get("manifest").data)

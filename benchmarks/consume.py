@@ -53,7 +53,7 @@ class _Reading:
         self._manifest = f"read-{length}/manifest"
         entries = events(length, (2 if bench.quick else 16) << 20)
         self._raw_bytes = len(entries) * (length + 4)
-        self._count = 4 if bench.quick else 12
+        self._count = 4 if bench.quick else 8
         with Producer(place.store, manifest_path=self._manifest, data_prefix=f"read-{length}/data") as producer:
             for _ in range(self._count):
                 producer.produce(entries)
@@ -86,7 +86,7 @@ class _Reading:
                 {ceiling: partial(self._ideal, pool), **{case: partial(read, use) for case, use in uses.items()}},
                 ceiling=ceiling,
                 amount=self._total,
-                rounds=9,
+                rounds=5,
                 rehearse=False,
             )
 

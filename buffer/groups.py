@@ -150,8 +150,12 @@ class GroupReader:
             Fenced: another consumer has claimed the group since, and nothing was changed.
         """
 
+        start = self._group.start
+
         def done(cursor: Cursor) -> bool:
-            return cursor.claim_id == claim.claim_id and cursor.acked is not None and cursor.acked >= through
+            # What is below the group's start was never its to acknowledge, though a seek may have read it.
+            acked = start - 1 if cursor.acked is None else cursor.acked
+            return cursor.claim_id == claim.claim_id and acked >= through
 
         def change(cursor: Cursor | None) -> Cursor | None:
             self._check_owner(cursor, claim)

@@ -304,8 +304,7 @@ class Producer:
             raise Unsupported(
                 f"{self.url} is of version 1, which remembers no writers: leave out writer_id, or migrate it"
             )
-        writer = state.writers.get(self._queue.writer_id)
-        return writer.number if writer is not None and writer.number > 0 else None
+        return self._queue.resume() or None
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:

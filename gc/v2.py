@@ -97,5 +97,5 @@ class CollectionV2:
 
     def _check(self, head: Head) -> None:
         if head.buffer_id != self._buffer_id:
-            # Also what a manifest deleted meanwhile looks like: it must not be made anew here.
+            # What was read of cursors and nodes belongs to the other one, and so do the objects below the floor.
             raise Corrupt(f"{self._queue.url} is not the manifest of a moment ago: somebody deleted or replaced it")

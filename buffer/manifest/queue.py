@@ -224,6 +224,7 @@ class Queue:
 
         Raises:
             BelowFloor: a batch is named below the collector's floor; nothing was appended.
+            Fenced: another process has appended under this writer's name; nothing was appended.
             Unknown: they may or may not have been appended, or may yet be. Never append them again by the same name.
             PlaceConsumed: as `Unknown`, and no later look can tell.
         """
@@ -235,10 +236,29 @@ class Queue:
                 try:
                     return self._append(tuple(batches), self._number + 1 if number is None else number)
                 except _NotRegistered:
-                    self._update(
-                        lambda state: self._as_head(state).register_writer(self.writer_id),
-                        lambda state: isinstance(state, Head) and self.writer_id in state.writers,
-                    )
+                    self._register_writer()
+
+    def resume(self) -> int:
+        """Return the number of this writer's last append, 0 if there is none; appends go on from it.
+
+        For a writer whose name outlives its process. What a process before it had sent and not heard of may still
+        arrive: then the number is another, and an append decided by this one is refused with `Fenced`.
+        """
+        with self._lock:
+            writer = self._as_head(self.read()).writers.get(self.writer_id)
+            self._number = 0 if writer is None else writer.number
+            return self._number
+
+    def _register_writer(self) -> None:
+        def is_known(state: State) -> bool:
+            return isinstance(state, Head) and self.writer_id in state.writers
+
+        def register(state: State | None) -> State | None:
+            # A process of the same name may have been faster, and its number must stand.
+            head = self._as_head(state)
+            return None if is_known(head) else head.register_writer(self.writer_id)
+
+        self._update(register, is_known)
 
     def _append(self, batches: tuple[NewBatch, ...], number: int) -> range:
         locations = [batch.location for batch in batches]
@@ -252,15 +272,12 @@ class Queue:
             place = tried.next_sequence
             if isinstance(tried, Manifest):
                 return tried.append(batches)
-            if self.writer_id not in tried.writers:
-                raise _NotRegistered(f"{self.url}: writer {self.writer_id} is not registered")
-            return reduce(Head.seal, self._sealed, tried).append(batches, self.writer_id, number)
+            return self._add_to_head(tried, batches, number)
 
         def is_mine(state: State) -> bool | None:
             nonlocal consumed
             if isinstance(state, Head) and isinstance(tried, Head):
-                writer = state.writers.get(self.writer_id)
-                return None if writer is None else writer.number >= number
+                return self._shows_append(state, number)
             if isinstance(state, Manifest) and state.lists_any(locations):
                 return True
             consumed = state.first_sequence > place
@@ -285,6 +302,28 @@ class Queue:
         self._number = number
         self._sealed = []
         return range(place, place + len(batches))
+
+    def _add_to_head(self, head: Head, batches: tuple[NewBatch, ...], number: int) -> Head:
+        writer = head.writers.get(self.writer_id)
+        if writer is None:
+            raise _NotRegistered(f"{self.url}: writer {self.writer_id} is not registered")
+        if writer.number > self._number:
+            raise Fenced(
+                f"{self.url}: another producer of the name {self.writer_id} has come to number {writer.number}, and "
+                f"this one knew of {self._number}: open a new one, and repeat what follows its last_number"
+            )
+        return reduce(Head.seal, self._sealed, head).append(batches, self.writer_id, number)
+
+    def _shows_append(self, head: Head, number: int) -> bool:
+        """Whether a head has an append of ours in it that was sent."""
+        writer = head.writers.get(self.writer_id)
+        if writer is None:
+            # Also after a plain conflict, which may be a client library's answer to its own second attempt.
+            raise Unknown(
+                f"{self.url}: the manifest has forgotten writer {self.writer_id} over many others, so it cannot be "
+                "told any more if an append was applied"
+            )
+        return writer.number >= number
 
     def _seal_if_due(self) -> None:
         head = self.last_seen()

@@ -582,3 +582,14 @@ def test_ack_of_a_consumer_whose_group_was_taken_from_it_is_fenced(change: str) 
         Groups(store).delete("etl", force=True)
     with pytest.raises(Fenced):
         consumer.ack_through(1)
+
+
+def test_ack_of_what_a_seek_read_below_the_groups_start_moves_nothing_back() -> None:
+    store = MemoryStore("memory://ack-below-start")
+    Queue(store).append([NewBatch(f"data/{i}") for i in range(10)])
+    consumer = Consumer(store, group="etl", from_=6)
+    consumer.seek(2)
+    consumer.next_descriptors(2)
+    consumer.ack_through(3)
+    assert Groups(store).describe("etl").acked is None
+    assert [found.sequence for found in Consumer(store, group="etl").next_descriptors(9)] == [6, 7, 8, 9]

@@ -523,19 +523,23 @@ def test_buffer_that_does_not_exist_is_left_that_way() -> None:
     assert [found.key for found in store.list()] == ["data/00000000000000000000000001.batch"]
 
 
-def test_manifest_that_is_deleted_meanwhile_is_not_made_anew(pool: Any) -> None:
+@pytest.mark.parametrize("replaced", [False, True])
+def test_manifest_that_is_deleted_or_replaced_meanwhile_is_not_made_anew(pool: Any, replaced: bool) -> None:
     pool.append(2)
     pool.read(1)
     pool.age()
+    other = Head(buffer_id="c" * 32).to_bytes()
 
     class DeletedFirst(FaultyStore):
         def replace(self, key: str, data: Any, version: str) -> Any:
             pool.store.delete(["manifest"])
+            if replaced:
+                pool.store.put("manifest", other)
             return super().replace(key, data, version)
 
-    with pytest.raises(Corrupt, match="deleted or replaced"):
+    with pytest.raises(Corrupt, match="deleted"):
         pool.collect(DeletedFirst(pool.store))
-    assert pool.objects("manifest") == []
+    assert [found.size for found in pool.store.list("manifest")] == ([len(other)] if replaced else [])
     assert len(pool.objects()) == 2
 
 

@@ -167,10 +167,12 @@ def step_consumer(state: State, number: int) -> Iterator[State]:
             yield state.become(number, actor._replace(at="claim", seen=state.head))
         case "claim":
             new = decode(actor.seen).claim(actor.kind)
-            yield from write(state, number, new, actor._replace(at=following), actor._replace(at="find out claim"))
+            done = actor._replace(at=following, memory=(new.epoch,))
+            yield from write(state, number, new, done, actor._replace(at="find out claim"))
         case "find out claim":
             mine = now.owner is not None and now.owner.claim_id == actor.kind
-            yield state.become(number, actor._replace(at=following if mine else "claim", seen=state.head))
+            claimed = actor._replace(at=following, memory=(now.epoch,)) if mine else actor._replace(at="claim")
+            yield state.become(number, claimed._replace(seen=state.head))
         case "ack" | "find out ack":
             through = now.next_sequence - 1
             owner = now.owner
@@ -226,6 +228,7 @@ def collect(seen: Head, state: State) -> Head | None:
             nodes[needed.ref.name] = read_node(dict(state.objects)[f"segments/{needed.ref.name}.segment"], "node")
 
 
+CLAIMANTS = ("consumer", "rival")
 STEPS: dict[str, Callable[[State, int], Iterator[State]]] = {
     "writer": step_writer,
     "sealer": step_writer,
@@ -257,9 +260,10 @@ def check(before: State, state: State) -> None:
         assert now.owner is not None
         assert now.owner.acked is not None
         assert now.first_sequence <= now.owner.acked + 1, "trimmed past the consumer"
+    epochs = {actor.kind: actor.memory[0] for actor in state.actors if actor.kind in CLAIMANTS and actor.memory}
+    assert len(set(epochs.values())) == len(epochs), "two consumers believe in one epoch"
     if now.owner is not None and was.owner is not None and now.owner.acked != was.owner.acked:
-        rival = next((actor for actor in before.actors if actor.kind == "rival"), None)
-        assert rival is None or was.owner.claim_id == "consumer", "acknowledged after a rival's claim"
+        assert now.epoch == epochs["consumer"], "acknowledged after a fence"
     objects = dict(state.objects)
     at = now.refs[0].first_sequence if now.refs else now.tail_start
     assert at <= now.first_sequence
@@ -393,5 +397,5 @@ def test_explorer_finds_what_the_own_number_of_a_writer_prevents(monkeypatch: py
 def test_explorer_finds_what_the_claim_id_prevents(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = Head.claim
     monkeypatch.setattr(Head, "claim", lambda self, _claim_id: checked(self, "consumer"))
-    with pytest.raises(AssertionError, match="acknowledged after"):
+    with pytest.raises(AssertionError, match="two consumers"):
         explore(begin(FAMILIES[1]))
