@@ -182,8 +182,8 @@ def encode_blocks(
 ) -> bytearray:
     """Return the batch object of the `count` entries in the blocks, which are taken out of the list on the way.
 
-    The same object as `encode_batch` makes, a few per cent slower; but beside it there is never more in memory than
-    the blocks that are not in it yet.
+    Where `encode_batch` needs all entries as one array, here there is never more in memory than the part of the object
+    that is made and the blocks that are not in it yet.
     """
     check_compression(compression, level)
     batch = bytearray()

@@ -1,12 +1,8 @@
 """The read side of a buffer: one owner at a time, read-ahead for many workers, acknowledgement in order (rfcs/0004)."""
 
-# ruff: noqa: SLF001 - the iterator is the consumer's other half
-
 from __future__ import annotations
 
-import asyncio
 import logging
-import math
 from dataclasses import dataclass
 from threading import Condition, Lock
 from typing import TYPE_CHECKING, Protocol
@@ -14,18 +10,19 @@ from typing import TYPE_CHECKING, Protocol
 from forebay.buffer import metrics
 from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import Closed, ForebayError, InvalidInput, Trimmed
+from forebay.buffer.closing import Closing
+from forebay.buffer.errors import Closed, InvalidInput, Trimmed
 from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import trimmed
+from forebay.buffer.polling import POLL_FLOOR, Arrivals
 from forebay.buffer.store import ObjectStore, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from datetime import datetime
-    from types import TracebackType
-    from typing import Any, Literal, Self
+    from typing import Any, Literal
 
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.fetch import Batch
@@ -36,8 +33,6 @@ _log = logging.getLogger("forebay.consumer")
 
 DEQUEUE_EVERY = 100
 """`ack` writes the manifest once for so many batches."""
-
-_POLL_FLOOR = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,7 @@ class ReadSide(Protocol):
         """The share of writes that met another writer."""
 
 
-class Consumer:
+class Consumer(Closing):
     """Reads a buffer's batches in order. Opening one takes over from the consumer before, which gets `Fenced`.
 
     Args:
@@ -113,7 +108,7 @@ class Consumer:
         random: Random | None = None,
     ) -> None:
         last_acked = None if last_acked is None else check_whole(last_acked, "last_acked")
-        check_seconds(max_poll_interval, "max_poll_interval", least=_POLL_FLOOR)
+        check_seconds(max_poll_interval, "max_poll_interval", least=POLL_FLOOR)
         if on_trimmed not in ("raise", "skip"):
             raise InvalidInput(f"on_trimmed must be 'raise' or 'skip', not {on_trimmed!r}")
         if from_ is not None and group is None:
@@ -158,7 +153,7 @@ class Consumer:
         """
         while True:
             cursor, batch = self._peek()
-            if batch is None or self._hand_out(cursor, batch.sequence, batch.sequence):
+            if batch is None or self._take(cursor, batch):
                 return batch
 
     def next_descriptors(self, max_batches: int) -> list[BatchDescriptor]:
@@ -188,19 +183,22 @@ class Consumer:
             metrics.consumer_lag.set(max(0.0, age), self._attributes)
         return batch
 
-    def batches(self, *, wait: bool | float = False) -> BatchIterator:
+    def batches(self, *, wait: bool | float = False) -> Arrivals[Batch]:
         """Iterate over what follows, with `for` or `async for`.
 
         Args:
             wait: what to do at the end of what is there: False stops, True waits for more until the consumer is
                 closed, a number stops after so many seconds without a new batch.
         """
-        return BatchIterator(self, wait)
+        self._check_open()
+        return Arrivals(
+            self._peek, self._take, self._wait, patience=wait, longest=self._max_poll_interval, clock=self._clock
+        )
 
-    def __iter__(self) -> BatchIterator:
+    def __iter__(self) -> Arrivals[Batch]:
         return self.batches()
 
-    def __aiter__(self) -> BatchIterator:
+    def __aiter__(self) -> Arrivals[Batch]:
         return self.batches()
 
     # Acknowledging
@@ -316,20 +314,6 @@ class Consumer:
                 self._frontier = None
                 self._gaps.clear()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except ForebayError:
-            if error is None:
-                raise
-            # The block's own error says more than what came of it.
-            _log.warning("%s: closing after an error failed", self.url, exc_info=True)
-
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"epoch {self.epoch}"
         return f"<Consumer of {self.url}, {state}, acknowledged through {self._frontier}>"
@@ -371,6 +355,9 @@ class Consumer:
         cursor, found = self._look(1)
         return cursor, self.fetch_descriptor(found[0]) if found else None
 
+    def _take(self, cursor: int | None, batch: Batch) -> bool:
+        return self._hand_out(cursor, batch.sequence, batch.sequence)
+
     def _hand_out(self, cursor: int | None, first: int, last: int) -> bool:
         """Move the cursor over what was found after it, unless another thread has moved it since."""
         with self._moving:
@@ -409,59 +396,3 @@ class Consumer:
             while not self._closed and self._clock.wait_until(self._closing, deadline):
                 pass
             return not self._closed
-
-
-class BatchIterator:
-    """Batches of one consumer, for `for` and for `async for`. Ends when the consumer is closed."""
-
-    def __init__(self, consumer: Consumer, wait: bool | float) -> None:
-        consumer._check_open()
-        self._consumer = consumer
-        if wait is True or wait is False:
-            self._wait = math.inf if wait else 0.0
-        else:
-            self._wait = check_seconds(wait, "wait")
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Batch:
-        try:
-            for delay in self._delays():
-                batch = self._consumer.next_batch()
-                if batch is not None:
-                    return batch
-                if not self._consumer._wait(delay):
-                    break
-        except Closed:
-            pass  # by another thread
-        raise StopIteration
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Batch:
-        consumer = self._consumer
-        try:
-            for delay in self._delays():
-                # A thread looks; the cursor moves only here, so a cancelled call leaves the batch to the next one.
-                cursor, batch = await asyncio.to_thread(consumer._peek)
-                if batch is None:
-                    if not await asyncio.to_thread(consumer._wait, delay):
-                        break
-                elif consumer._hand_out(cursor, batch.sequence, batch.sequence):
-                    return batch
-        except Closed:
-            pass
-        raise StopAsyncIteration
-
-    def _delays(self) -> Iterator[float]:
-        """How long to wait after each look that found nothing: longer each time, up to the consumer's bound."""
-        clock, longest = self._consumer._clock, self._consumer._max_poll_interval
-        until = clock.monotonic() + self._wait
-        delay = _POLL_FLOOR
-        while True:
-            yield max(0.0, min(delay, until - clock.monotonic()))
-            if clock.monotonic() >= until:
-                return
-            delay = min(2 * delay, longest)

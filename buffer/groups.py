@@ -149,7 +149,6 @@ class GroupReader:
         Raises:
             Fenced: another consumer has claimed the group since, and nothing was changed.
         """
-
         start = self._group.start
 
         def done(cursor: Cursor) -> bool:

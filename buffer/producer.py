@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import logging
 import os
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from forebay.buffer.batch import DEFAULT_LEVEL, check_compression
 from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.closing import AsyncClosing
 from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator
 from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, Timeout, Unsupported
 from forebay.buffer.filling import Filling, check_call
@@ -27,8 +27,7 @@ from forebay.buffer.upload import BatchUploader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
-    from typing import Any, Self
+    from typing import Any
 
     from forebay.buffer.batch import Compression
     from forebay.buffer.clock import Clock, Random
@@ -47,7 +46,7 @@ _BACKLOG_LOOK_SECONDS = 1.0
 _open: dict[Any, str] = {}
 
 
-class Producer:
+class Producer(AsyncClosing):
     """Writes entries to a buffer. Any number of producers, threads and processes may share one buffer.
 
     `produce` returns as soon as the call is queued, with a handle to wait on; a thread of its own fills batches and
@@ -222,28 +221,6 @@ class Producer:
     def buffered_bytes(self) -> int:
         """About how much memory is held by entries that are not durable yet."""
         return self._coordinator.held_cost
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except ForebayError:
-            if error is None:
-                raise
-            # The block's own error says more than what came of it.
-            _log.warning("%s: closing after an error failed", self.url, exc_info=True)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     def __repr__(self) -> str:
         state = f"{self.buffered_bytes} bytes buffered" if self._coordinator in _open else "closed"

@@ -12,7 +12,15 @@ FOLDERS = ("forebay", "buffer", "runtime", "gc", "testing")
 
 # From the bottom up; a module belongs to the longest name that it starts with.
 LAYERS = [
-    {"forebay.buffer.errors", "forebay.buffer.clock", "forebay.buffer.backoff", "forebay.buffer.checks", "forebay.buffer.metrics"},
+    {
+        "forebay.buffer.backoff",
+        "forebay.buffer.checks",
+        "forebay.buffer.clock",
+        "forebay.buffer.closing",
+        "forebay.buffer.errors",
+        "forebay.buffer.metrics",
+        "forebay.buffer.polling",
+    },
     {"forebay.buffer.store"},
     {
         "forebay.buffer.batch",

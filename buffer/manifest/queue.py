@@ -277,7 +277,8 @@ class Queue:
         def is_mine(state: State) -> bool | None:
             nonlocal consumed
             if isinstance(state, Head) and isinstance(tried, Head):
-                return self._shows_append(state, number)
+                writer = state.writers.get(self.writer_id)
+                return None if writer is None else writer.number >= number
             if isinstance(state, Manifest) and state.lists_any(locations):
                 return True
             consumed = state.first_sequence > place
@@ -313,17 +314,6 @@ class Queue:
                 f"this one knew of {self._number}: open a new one, and repeat what follows its last_number"
             )
         return reduce(Head.seal, self._sealed, head).append(batches, self.writer_id, number)
-
-    def _shows_append(self, head: Head, number: int) -> bool:
-        """Whether a head has an append of ours in it that was sent."""
-        writer = head.writers.get(self.writer_id)
-        if writer is None:
-            # Also after a plain conflict, which may be a client library's answer to its own second attempt.
-            raise Unknown(
-                f"{self.url}: the manifest has forgotten writer {self.writer_id} over many others, so it cannot be "
-                "told any more if an append was applied"
-            )
-        return writer.number >= number
 
     def _seal_if_due(self) -> None:
         head = self.last_seen()

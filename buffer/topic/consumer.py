@@ -1,39 +1,31 @@
 """The read side of a topic: a consumer for each partition, asked in turn (rfcs/0005)."""
 
-# ruff: noqa: SLF001 - the iterator is the consumer's other half
-
 from __future__ import annotations
 
-import asyncio
-import logging
-import math
 from collections import deque
 from contextlib import contextmanager
 from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
 from forebay.buffer.clock import SystemClock
+from forebay.buffer.closing import Closing
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.errors import Closed, Fenced, ForebayError, InvalidInput
+from forebay.buffer.polling import Arrivals
 from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic, check_place, in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
-    from types import TracebackType
-    from typing import Any, Literal, Self
+    from typing import Any, Literal
 
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.model import BatchDescriptor
     from forebay.buffer.store import ObjectStore
 
-_log = logging.getLogger("forebay.consumer")
 
-_POLL_FLOOR = 0.05
-
-
-class TopicConsumer:
+class TopicConsumer(Closing):
     """Reads a topic's batches, of each partition in order, and fairly between them.
 
     Opening one takes over every partition that it reads from the consumer before, which gets `Fenced`. Once fenced in
@@ -132,26 +124,29 @@ class TopicConsumer:
         """
         while True:
             found, batch = self._peek()
-            if found is None or self._hand_out(found):
+            if batch is None or self._take(found, batch):
                 return batch
 
     def fetch_handle(self) -> TopicFetchHandle:
         """Return what fetches descriptors in workers: threads, processes or other machines."""
         return self._fetcher
 
-    def batches(self, *, wait: bool | float = False) -> TopicBatchIterator:
+    def batches(self, *, wait: bool | float = False) -> Arrivals[PartitionBatch]:
         """Iterate over what follows, with `for` or `async for`.
 
         Args:
             wait: what to do at the end of what is there: False stops, True waits for more until the consumer is
                 closed, a number stops after so many seconds without a new batch.
         """
-        return TopicBatchIterator(self, wait)
+        self._check_open()
+        return Arrivals(
+            self._peek, self._take, self._wait, patience=wait, longest=self._max_poll_interval, clock=self._clock
+        )
 
-    def __iter__(self) -> TopicBatchIterator:
+    def __iter__(self) -> Arrivals[PartitionBatch]:
         return self.batches()
 
-    def __aiter__(self) -> TopicBatchIterator:
+    def __aiter__(self) -> Arrivals[PartitionBatch]:
         return self.batches()
 
     # Acknowledging
@@ -227,20 +222,6 @@ class TopicConsumer:
             self._each(lambda consumer: consumer.seek(place))
             self._found.clear()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except ForebayError:
-            if error is None:
-                raise
-            # The block's own error says more than what came of it.
-            _log.warning("%s: closing after an error failed", self.url, exc_info=True)
-
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._consumers)} of {self._topic.partitions} partitions"
         return f"<TopicConsumer of {self.url}, {state}>"
@@ -259,7 +240,7 @@ class TopicConsumer:
         added = range(len(self._consumers), self._topic.refresh().partitions)
         if added:
             # Whoever has taken over meanwhile has claimed them, or will: who is fenced must not take them back.
-            self._consumers[0]._look(1)
+            self._consumers[0]._look(1)  # noqa: SLF001 - a look that hands nothing out
             self._claim(added)
 
     def _look(self, max_batches: int) -> None:
@@ -309,7 +290,7 @@ class TopicConsumer:
         batch = self._consumers[found.partition].fetch_descriptor(found.descriptor)
         return found, PartitionBatch(found.partition, batch)
 
-    def _hand_out(self, found: PartitionDescriptor) -> bool:
+    def _take(self, found: PartitionDescriptor | None, _batch: PartitionBatch) -> bool:
         """Take what was fetched off the list, unless another thread has."""
         with self._lock:
             if not self._found or self._found[0] is not found:
@@ -362,56 +343,3 @@ class TopicConsumer:
             while not self._closed and self._clock.wait_until(self._closing, deadline):
                 pass
             return not self._closed
-
-
-class TopicBatchIterator:
-    """Batches of one consumer, for `for` and for `async for`. Ends when the consumer is closed."""
-
-    def __init__(self, consumer: TopicConsumer, wait: bool | float) -> None:
-        consumer._check_open()
-        self._consumer = consumer
-        self._wait = math.inf if wait is True else float(wait)
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> PartitionBatch:
-        try:
-            for delay in self._delays():
-                batch = self._consumer.next_batch()
-                if batch is not None:
-                    return batch
-                if not self._consumer._wait(delay):
-                    break
-        except Closed:
-            pass  # by another thread
-        raise StopIteration
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> PartitionBatch:
-        consumer = self._consumer
-        try:
-            for delay in self._delays():
-                # A thread fetches; it is handed out only here, so a cancelled call leaves the batch to the next one.
-                found, batch = await asyncio.to_thread(consumer._peek)
-                if found is None or batch is None:
-                    if not await asyncio.to_thread(consumer._wait, delay):
-                        break
-                elif consumer._hand_out(found):
-                    return batch
-        except Closed:
-            pass
-        raise StopAsyncIteration
-
-    def _delays(self) -> Iterator[float]:
-        """How long to wait after each look that found nothing: longer each time, up to the consumer's bound."""
-        clock, longest = self._consumer._clock, self._consumer._max_poll_interval
-        until = clock.monotonic() + self._wait
-        delay = _POLL_FLOOR
-        while True:
-            yield max(0.0, min(delay, until - clock.monotonic()))
-            if clock.monotonic() >= until:
-                return
-            delay = min(2 * delay, longest)

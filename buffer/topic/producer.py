@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from contextlib import suppress
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from forebay.buffer.batch import DEFAULT_LEVEL
 from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.closing import AsyncClosing
 from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, StoreError, Timeout
 from forebay.buffer.filling import check_call
 from forebay.buffer.producer import Producer
@@ -21,9 +21,9 @@ from forebay.buffer.topic.keys import partition_for
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Generator, Mapping, Sequence
-    from types import TracebackType
-    from typing import Any, Self
+    from typing import Any
 
     from forebay.buffer.batch import Compression
     from forebay.buffer.clock import Clock, Random
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("forebay.producer")
 
 
-class TopicProducer:
+class TopicProducer(AsyncClosing):
     """Writes entries to a topic. Any number of producers, threads and processes may share one topic.
 
     Calls with a key go to the key's partition, so that they are read in the order produced. Calls without one go to one
@@ -211,28 +211,6 @@ class TopicProducer:
     def buffered_bytes(self) -> int:
         """About how much memory is held by entries that are not durable yet."""
         return sum(producer.buffered_bytes for producer in list(self._producers.values()))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except ForebayError:
-            if error is None:
-                raise
-            # The block's own error says more than what came of it.
-            _log.warning("%s: closing after an error failed", self.url, exc_info=True)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.buffered_bytes} bytes buffered"

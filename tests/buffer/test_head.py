@@ -297,6 +297,7 @@ def test_producer_whose_writer_was_forgotten_fails_the_call_in_doubt_alone() -> 
 
 
 def test_idle_writer_that_was_forgotten_simply_registers_again() -> None:
+    """It meets a plain conflict, which is no lost answer."""
     inner = MemoryStore("memory://forgotten-while-idle")
     store = EvictingStore(inner)
     queue = Queue(store, clock=ManualClock(), random=Random(1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -133,7 +134,7 @@ def test_counts_that_version_2_cannot_take_on_are_refused(store: MemoryStore) ->
 
 
 def test_long_manifest_is_sealed_so_that_the_head_is_small(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.buffer.migrate.MAX_SEGMENT_ENTRIES", 16)
+    monkeypatch.setattr(sys.modules["forebay.buffer.migrate"], "MAX_SEGMENT_ENTRIES", 16)
     count = KEPT_ENTRIES + 16 * (FANOUT * FANOUT + FANOUT + 2) + 5
     append(store, count)
     report = run(store)
@@ -253,7 +254,7 @@ def test_others_append_and_consume_between_any_two_of_its_calls(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, consumed: int, appended: int
 ) -> None:
     """What was sealed stays good, and what was consumed meanwhile is not brought back."""
-    monkeypatch.setattr("forebay.buffer.migrate.MAX_SEGMENT_ENTRIES", 8)
+    monkeypatch.setattr(sys.modules["forebay.buffer.migrate"], "MAX_SEGMENT_ENTRIES", 8)
     consumed = min(consumed, LONG + appended)
     for at in range(100):
         inner = version_1(f"memory://{request.node.name}-{at}")

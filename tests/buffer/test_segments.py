@@ -135,7 +135,7 @@ def test_sealed_segment_goes_with_the_next_append_if_this_one_fails(store: Memor
 
 def test_two_that_seal_the_same_entries_leave_one_reference(store: MemoryStore) -> None:
     fill(store, 2 * KEPT_ENTRIES)
-    one, other = (Queue(store, random=Random(i)) for i in (1, 2))
+    one, other = (Queue(store, random=Random(i)) for i in (11, 12))
     for queue in (one, other):
         queue.read()
     one._seal_if_due()
