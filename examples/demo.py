@@ -1,4 +1,4 @@
-"""forebay at work, end to end, on local files: produce from several processes, consume in parallel, take over, count.
+"""forebay at work, end to end, on local files: produce from several processes, consume in parallel, take over, sweep.
 
     python examples/demo.py                       # files in a temporary folder
     python examples/demo.py --url file:///tmp/b   # an empty folder of your own, kept afterwards
@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import forebay
+from forebay.gc import Collector
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -97,6 +98,9 @@ def run(url: str) -> bool:
     taken = consume(second, seen, pages, stop_after=sys.maxsize)
     second.close()
     print(f"consumed   {taken} batches by consumer 2")
+
+    report = Collector(url, grace=0.1).collect_once()
+    print(f"collected  {report.deleted} objects that everyone has read, {report.kept} batches left")
 
     print("pages      " + ", ".join(f"{page} {count:,}" for page, count in sorted(pages.items())))
     lost = PRODUCERS * CALLS * EVENTS_PER_CALL - len(seen)

@@ -38,6 +38,8 @@ def test_demo_loses_and_doubles_nothing() -> None:
     shown = run("demo.py")
     assert "produced 60,000   read 60,000   lost 0   doubled 0" in shown
     assert "consumer 1 is fenced" in shown
+    assert "0 batches left" in shown
+    assert "collected  0 objects" not in shown
 
 
 def test_plain_script_prints_what_it_wrote(url: str) -> None:
