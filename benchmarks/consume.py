@@ -50,19 +50,20 @@ class _Reading:
         self._bench = bench
         self._place = place
         self._name = f"{place.name}, {'1 KiB' if length == 1024 else f'{length} B'}"
-        self._manifest = f"read-{length}/manifest"
+        folder = f"read-{length}"
+        self._store = place.open(folder)
         entries = events(length, (2 if bench.quick else 16) << 20)
         self._raw_bytes = len(entries) * (length + 4)
         self._count = 4 if bench.quick else 8
-        with Producer(place.store, manifest_path=self._manifest, data_prefix=f"read-{length}/data") as producer:
+        with Producer(self._store) as producer:
             for _ in range(self._count):
                 producer.produce(entries)
                 producer.flush().result()
+        listed = Queue(self._store).descriptors(0, self._count)
+        self._keys = [f"{folder}/{batch.location}" for batch in listed]
+        self._total = self._raw_bytes * self._count
 
     def run(self) -> None:
-        queue = Queue(self._place.store, self._manifest)
-        self._locations = [batch.location for batch in queue.descriptors(0, self._count)]
-        self._total = self._raw_bytes * self._count
         serial = self._compare("serial", 1, {"next_batch to Arrow": _to_arrow, "next_batch to bytes": _to_bytes})
         self._bench.require(
             f"{self._name}, serial to Arrow, of one thread's ceiling", serial["next_batch to Arrow"], least=0.7
@@ -93,19 +94,19 @@ class _Reading:
     def _ideal(self, pool: ThreadPoolExecutor) -> None:
         zstd, size = pa.Codec("zstd"), self._raw_bytes
 
-        def read(location: str) -> int:
-            frame = memoryview(self._place.get(location))[:-_FOOTER_BYTES]
+        def read(key: str) -> int:
+            frame = memoryview(self._place.get(key))[:-_FOOTER_BYTES]
             return len(zstd.decompress(frame, decompressed_size=size))
 
-        assert sum(pool.map(read, self._locations)) == self._total
+        assert sum(pool.map(read, self._keys)) == self._total
 
     def _read_serially(self, use: Callable[[Batch], object]) -> None:
-        with Consumer(self._place.store, manifest_path=self._manifest) as consumer:
+        with Consumer(self._store) as consumer:
             read = sum(1 for batch in consumer if use(batch))
         assert read == self._count
 
     def _read_with_workers(self, pool: ThreadPoolExecutor, use: Callable[[Batch], object]) -> None:
-        with Consumer(self._place.store, manifest_path=self._manifest) as consumer:
+        with Consumer(self._store) as consumer:
             fetch = consumer.fetch_handle().fetch
             found = list(pool.map(lambda batch: bool(use(fetch(batch))), consumer.next_descriptors(self._count)))
         assert found == [True] * self._count
@@ -121,18 +122,18 @@ def _to_bytes(batch: Batch) -> object:
 
 def _poll(bench: Bench, place: Place, profile: Profile) -> None:
     count = 1_000 if bench.quick else 10_000
-    manifest = f"poll-{profile}/manifest"
-    writer = Queue(place.store, manifest, profile=profile)
+    store = place.open(f"poll-{profile}")
+    writer = Queue(store, profile=profile)
     for start in range(0, count, 500):
         writer.append([_batch(number) for number in range(start, start + 500)])
-    reader = Queue(place.store, manifest)
+    reader = Queue(store)
     assert len(reader.descriptors(0, count)) == count
     looks, reading = 20, "read it all"
 
     def read() -> None:
         for _ in range(looks):
             # A queue of its own each time: one that stays open keeps what it has read.
-            assert len(Queue(place.store, manifest).descriptors(0, count)) == count
+            assert len(Queue(store).descriptors(0, count)) == count
 
     def poll() -> None:
         for _ in range(looks):

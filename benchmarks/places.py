@@ -42,7 +42,11 @@ class Place:
     put: Callable[[str, Data], object]
     """The bare client's put."""
     get: Callable[[str], Any]
-    """The bare client's get."""
+    """The bare client's get, of a key that forebay's store has put."""
+
+    def open(self, name: str) -> ObjectStore:
+        """A folder of its own for one buffer; the connections are shared with `store`."""
+        return open_store(f"{self.url}/{name}", self.options)
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def _throughput(bench: Bench, place: Place) -> None:
             },
             ceiling=ceiling,
             amount=total,
-            rounds=5,
+            rounds=3,
             rehearse=False,
         )
         for form in ("lists", "Arrow"):
@@ -132,11 +132,8 @@ class _Ideal:
 
 def _produce(place: Place, calls: Sequence[Entries], threads: int) -> int:
     """Make all calls durable, and return how many batches that took."""
-    run = f"run-{next(_numbers)}"
-    manifest = f"{run}/manifest"
-    with Producer(
-        place.store, manifest_path=manifest, data_prefix=f"{run}/data", max_concurrent_uploads=_UPLOADS
-    ) as producer:
+    store = place.open(f"run-{next(_numbers)}")
+    with Producer(store, max_concurrent_uploads=_UPLOADS) as producer:
 
         def feed(share: Sequence[Entries]) -> None:
             for call in share:
@@ -147,7 +144,7 @@ def _produce(place: Place, calls: Sequence[Entries], threads: int) -> int:
             feeder.start()
         for feeder in feeders:
             feeder.join()
-    return Queue(place.store, manifest).read().count
+    return Queue(store).read().count
 
 
 # Time to durable, calls, requests
@@ -155,7 +152,7 @@ def _produce(place: Place, calls: Sequence[Entries], threads: int) -> int:
 
 def _time_to_durable(bench: Bench, place: Place) -> None:
     """Call a hundred times a second, and see when each call is durable."""
-    run = f"run-{next(_numbers)}"
+    store = place.open(f"run-{next(_numbers)}")
     bench.progress(f"time to durable, {place.name}")
     entries = [os.urandom(100) for _ in range(10)]
     seconds: list[float] = []
@@ -164,15 +161,15 @@ def _time_to_durable(bench: Bench, place: Place) -> None:
         start = time.perf_counter()
         producer.produce(entries).add_done_callback(lambda _: seconds.append(time.perf_counter() - start))
 
-    trips = _round_trips(place, run)
-    with Producer(place.store, manifest_path=f"{run}/manifest", data_prefix=f"{run}/data") as producer:
+    trips = _round_trips(store)
+    with Producer(store) as producer:
         producer.produce(entries).result()
         due = time.perf_counter()
         for _ in range(100 if bench.quick else 800):
             due += 0.01
             time.sleep(max(0.0, due - time.perf_counter()))
             timed(producer)
-    trips += _round_trips(place, run)
+    trips += _round_trips(store)
     trip = statistics.median(trips)
     cuts = statistics.quantiles(seconds, n=100)
     ceiling = "interval + 2 round trips"
@@ -187,22 +184,22 @@ def _time_to_durable(bench: Bench, place: Place) -> None:
     )
 
 
-def _round_trips(place: Place, run: str) -> list[float]:
+def _round_trips(store: ObjectStore) -> list[float]:
     found = []
     for number in range(20):
         start = time.perf_counter()
-        place.store.put(f"{run}/trip-{number % 2}", os.urandom(2000))
+        store.put(f"trip-{number % 2}", os.urandom(2000))
         found.append(time.perf_counter() - start)
     return found
 
 
 def _calls(bench: Bench, place: Place) -> None:
     """How many calls of one entry a thread can make."""
-    run = f"run-{next(_numbers)}"
+    store = place.open(f"run-{next(_numbers)}")
     entry, amount = os.urandom(100), 20_000 if bench.quick else 200_000
 
     def each() -> None:
-        with Producer(place.store, manifest_path=f"{run}/manifest", data_prefix=f"{run}/data") as producer:
+        with Producer(store) as producer:
             for _ in range(amount):
                 producer.produce(entry)
 
@@ -212,9 +209,8 @@ def _calls(bench: Bench, place: Place) -> None:
 
 def _requests(bench: Bench, place: Place) -> None:
     calls, total = _make_calls(1024, (64 if bench.quick else 512) << 20)
-    run = f"run-{next(_numbers)}"
-    counted = FaultyStore(place.store)
-    with Producer(counted, manifest_path=f"{run}/manifest", data_prefix=f"{run}/data") as producer:
+    counted = FaultyStore(place.open(f"run-{next(_numbers)}"))
+    with Producer(counted) as producer:
         for call in calls:
             producer.produce(call)
     each = {kind: number * 1e9 / total for kind, number in sorted(counted.calls.items())}
@@ -229,13 +225,14 @@ def _manifest_writes(bench: Bench, place: Place) -> None:
     run = f"run-{next(_numbers)}"
     calls = 50 if bench.quick else 400
     bench.progress(f"four producers, {place.name}")
-    told = json.dumps({"url": place.url, "options": place.options, "run": run, "calls": calls})
+    store = place.open(run)
+    told = json.dumps({"url": store.url, "options": place.options, "calls": calls})
     workers = [_start("share", told) for _ in range(4)]
     found = [json.loads(_finish(worker)) for worker in workers]
-    queue = Queue(place.store, f"{run}/manifest")
+    queue = Queue(store)
     head = queue.read()
     assert isinstance(head, Head)
-    fetcher = FetchHandle(place.store)
+    fetcher = FetchHandle(store)
     landed = [entry for batch in queue.descriptors(0, head.count) for entry in fetcher.fetch(batch).entries]
     expected = {f"{each['process']}-{number}".encode() for each in found for number in range(calls)}
     every = len(landed) == len(expected) and set(landed) == expected
@@ -250,9 +247,9 @@ def _manifest_writes(bench: Bench, place: Place) -> None:
 def share(told: str) -> None:
     """Append to a buffer that other processes append to as well; print what it took."""
     given = json.loads(told)
-    run, process = given["run"], os.getpid()
-    store = _CountedWrites(open_store(given["url"], given["options"]), f"{run}/manifest")
-    with Producer(store, manifest_path=f"{run}/manifest", data_prefix=f"{run}/data") as producer:
+    process = os.getpid()
+    store = _CountedWrites(open_store(given["url"], given["options"]), "manifest")
+    with Producer(store) as producer:
         for number in range(given["calls"]):
             producer.produce(f"{process}-{number}".encode())
             time.sleep(0.02)

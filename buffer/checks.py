@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import re
+from datetime import datetime
 from typing import Any
 
 from forebay.buffer.errors import InvalidInput
@@ -42,3 +43,19 @@ def check_name(value: Any, what: str) -> str:
     if not isinstance(value, str) or not NAME.fullmatch(value) or value in {".", ".."}:
         raise InvalidInput(f"{what} is 1 to 100 letters, digits, '.', '_' or '-', not {value!r}")
     return value
+
+
+def parse_time(moment: str | datetime) -> int:
+    """Return a user's moment in milliseconds since 1970."""
+    if isinstance(moment, str):
+        try:
+            moment = datetime.fromisoformat(moment)
+        except ValueError:
+            raise InvalidInput(
+                f"{moment!r} is neither 'earliest', 'latest', a sequence nor a time such as 2026-01-31T12:00:00+00:00"
+            ) from None
+    if not isinstance(moment, datetime):
+        raise InvalidInput(f"a time is a datetime or ISO 8601 text, not {type(moment).__name__}")
+    if moment.tzinfo is None:
+        raise InvalidInput(f"{moment.isoformat()} has no zone: add one, such as +00:00")
+    return int(moment.timestamp() * 1000)

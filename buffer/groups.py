@@ -18,7 +18,7 @@ from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, NotFound
 from forebay.buffer.manifest import Claim, Head, Queue
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.manifest.head import trimmed
-from forebay.buffer.manifest.queue import CURSORS
+from forebay.buffer.manifest.state import CURSORS
 from forebay.buffer.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 from forebay.buffer.store import ObjectStore, open_store
 

@@ -19,8 +19,8 @@ from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoord
 from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, Timeout, Unsupported
 from forebay.buffer.filling import Filling, check_call
 from forebay.buffer.manifest import Head, Manifest, Queue
-from forebay.buffer.manifest.queue import CURSORS
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
+from forebay.buffer.manifest.state import CURSORS
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.base import check_key
 from forebay.buffer.upload import BatchUploader

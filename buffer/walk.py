@@ -12,9 +12,9 @@ from forebay.buffer.findings import Finding, Kind, VerifyReport
 from forebay.buffer.groups import open_cursor, parse_cursor_key
 from forebay.buffer.inventory import Inventory
 from forebay.buffer.manifest import Head, Manifest
-from forebay.buffer.manifest.queue import CURSORS
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.segments import ref_at
+from forebay.buffer.manifest.state import CURSORS
 from forebay.buffer.names import LOWEST, ulid_in
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.errors import StoreError
 from forebay.buffer.groups import parse_cursor_key
-from forebay.buffer.manifest.queue import CURSORS
+from forebay.buffer.manifest.state import CURSORS
 from forebay.buffer.names import ulid_in
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from forebay.buffer.groups import Cursor, cursor_key
 from forebay.buffer.manifest.envelope import unpack
 from forebay.buffer.manifest.head import Head, Node, read_head, read_node
-from forebay.buffer.manifest.queue import CURSORS
+from forebay.buffer.manifest.state import CURSORS
 from forebay.buffer.names import ulid_in
 from forebay.buffer.store.base import Applied, Data, ObjectInfo, ObjectStore, Outcome, StoredObject
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from forebay.buffer.manifest.head import BelowFloor, Head
-from forebay.buffer.manifest.queue import Claim, PlaceConsumed, Profile, Queue, State, read_state
+from forebay.buffer.manifest.queue import Claim, PlaceConsumed, Queue
+from forebay.buffer.manifest.state import Profile, State, read_state
 from forebay.buffer.manifest.v1 import Manifest
 
 __all__ = ["BelowFloor", "Claim", "Head", "Manifest", "PlaceConsumed", "Profile", "Queue", "State", "read_state"]

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
 from threading import RLock
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from forebay.buffer import metrics
-from forebay.buffer.checks import check_name, check_whole
+from forebay.buffer.checks import check_name, check_whole, parse_time
 from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.errors import (
     Corrupt,
@@ -26,11 +26,9 @@ from forebay.buffer.errors import (
     Unknown,
     Unsupported,
 )
-from forebay.buffer.manifest import envelope, v1
-from forebay.buffer.manifest.head import LASTING, Head, read_head, trimmed
-from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
+from forebay.buffer.manifest.head import LASTING, Head, trimmed
 from forebay.buffer.manifest.segments import Segments
-from forebay.buffer.manifest.topic import partition_name, refuse_topic
+from forebay.buffer.manifest.state import Profile, State, check_no_remains, read_state
 from forebay.buffer.manifest.v1 import Manifest
 from forebay.buffer.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 
@@ -44,12 +42,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("forebay.manifest")
 
-CURSORS = "cursors"
-
-Profile: TypeAlias = Literal["native", "opendata"]
-"""What a new buffer's manifest is: of version 2, or of version 1, which OpenData Buffer shares."""
-
-State: TypeAlias = Manifest | Head
 T = TypeVar("T")
 
 _HEAVY_BYTES = 256 << 10
@@ -494,56 +486,3 @@ class Queue:
             check_no_remains(self.store, self.manifest_path)
             self._looked_for_remains = True
         return Head(buffer_id=self.new_id())
-
-
-def check_no_remains(store: ObjectStore, manifest_path: str) -> None:
-    """Raise `Corrupt` if a manifest that is missing has been there: then it does not stand for an empty buffer."""
-    for folder in (SEGMENTS, CURSORS, partition_name(0)):
-        remains = next(iter(store.list(f"{folder}/")), None)
-        if remains is None:
-            continue
-        # Whoever made the buffer just now wrote the manifest first, so it must be there when its remains are.
-        if any(found.key == manifest_path for found in store.list(manifest_path)):
-            return
-        raise Corrupt(
-            f"{store.url}/{manifest_path} is missing, but {remains.key} is there: the manifest was deleted. Restore "
-            "it, or remove the rest to start anew"
-        )
-
-
-def parse_time(moment: str | datetime) -> int:
-    """Return a user's moment in milliseconds since 1970."""
-    if isinstance(moment, str):
-        try:
-            moment = datetime.fromisoformat(moment)
-        except ValueError:
-            raise InvalidInput(
-                f"{moment!r} is neither 'earliest', 'latest', a sequence nor a time such as 2026-01-31T12:00:00+00:00"
-            ) from None
-    if not isinstance(moment, datetime):
-        raise InvalidInput(f"a time is a datetime or ISO 8601 text, not {type(moment).__name__}")
-    if moment.tzinfo is None:
-        raise InvalidInput(f"{moment.isoformat()} has no zone: add one, such as +00:00")
-    return int(moment.timestamp() * 1000)
-
-
-def read_state(data: bytes | memoryview, location: str) -> State:
-    """Return the manifest that the bytes hold, of whichever version they say they are.
-
-    Raises:
-        Corrupt: they are of no known version, damaged, or contradict themselves.
-        InvalidInput: they are a topic's record.
-    """
-    version = int.from_bytes(data[-2:], "little") if len(data) >= 2 else 0
-    if version == envelope.VERSION:
-        try:
-            return read_head(data, location)
-        except Corrupt:
-            refuse_topic(data, location)
-            raise
-    if version == v1.VERSION:
-        return Manifest(data, location)
-    raise Corrupt(
-        f"manifest {location}: {len(data)} bytes that end as version {version}; it is truncated, no manifest, or of a "
-        "later release (this one reads versions 1 and 2)"
-    )

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from forebay.buffer.clock import system_random
 from forebay.buffer.errors import InvalidInput, Unknown
 from forebay.buffer.manifest import Head, Queue
-from forebay.buffer.manifest.queue import check_no_remains
+from forebay.buffer.manifest.state import check_no_remains
 from forebay.buffer.manifest.topic import MAX_PARTITIONS, TopicRecord, partition_name
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.folder import FolderStore

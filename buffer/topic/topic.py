@@ -9,11 +9,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from forebay.buffer.checks import parse_time
 from forebay.buffer.clock import system_random
 from forebay.buffer.errors import Corrupt, ForebayError, InvalidInput, NotFound, NotReady
 from forebay.buffer.groups import GroupReader, check_group_name
 from forebay.buffer.manifest import Queue, read_state
-from forebay.buffer.manifest.queue import parse_time
 from forebay.buffer.manifest.topic import TopicRecord, partition_name, read_record
 from forebay.buffer.register import Register, Snapshot
 from forebay.buffer.store import ObjectStore, open_store

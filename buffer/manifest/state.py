@@ -1,0 +1,59 @@
+"""A manifest of either version, as found in the store: reading one, and what a missing one means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from forebay.buffer.errors import Corrupt
+from forebay.buffer.manifest import envelope, v1
+from forebay.buffer.manifest.head import Head, read_head
+from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
+from forebay.buffer.manifest.topic import partition_name, refuse_topic
+from forebay.buffer.manifest.v1 import Manifest
+
+if TYPE_CHECKING:
+    from forebay.buffer.store.base import ObjectStore
+
+CURSORS = "cursors"
+
+Profile: TypeAlias = Literal["native", "opendata"]
+"""What a new buffer's manifest is: of version 2, or of version 1, which OpenData Buffer shares."""
+
+State: TypeAlias = Manifest | Head
+
+
+def read_state(data: bytes | memoryview, location: str) -> State:
+    """Return the manifest that the bytes hold, of whichever version they say they are.
+
+    Raises:
+        Corrupt: they are of no known version, damaged, or contradict themselves.
+        InvalidInput: they are a topic's record.
+    """
+    version = int.from_bytes(data[-2:], "little") if len(data) >= 2 else 0
+    if version == envelope.VERSION:
+        try:
+            return read_head(data, location)
+        except Corrupt:
+            refuse_topic(data, location)
+            raise
+    if version == v1.VERSION:
+        return Manifest(data, location)
+    raise Corrupt(
+        f"manifest {location}: {len(data)} bytes that end as version {version}; it is truncated, no manifest, or of a "
+        "later release (this one reads versions 1 and 2)"
+    )
+
+
+def check_no_remains(store: ObjectStore, manifest_path: str) -> None:
+    """Raise `Corrupt` if a manifest that is missing has been there: then it does not stand for an empty buffer."""
+    for folder in (SEGMENTS, CURSORS, partition_name(0)):
+        remains = next(iter(store.list(f"{folder}/")), None)
+        if remains is None:
+            continue
+        # Whoever made the buffer just now wrote the manifest first, so it must be there when its remains are.
+        if any(found.key == manifest_path for found in store.list(manifest_path)):
+            return
+        raise Corrupt(
+            f"{store.url}/{manifest_path} is missing, but {remains.key} is there: the manifest was deleted. Restore "
+            "it, or remove the rest to start anew"
+        )
