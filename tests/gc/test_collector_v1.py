@@ -92,7 +92,7 @@ def test_batch_listed_between_the_first_two_calls_is_seen_however_old_it_is(pool
 
 
 def test_names_that_are_no_ulids_and_the_manifest_beside_them_are_never_deleted(pool_v1: Any) -> None:
-    store = MemoryStore("memory://opendata-layout", clock=pool_v1.clock)
+    store = MemoryStore("memory://opendata-names", clock=pool_v1.clock)
     store.put("ingest/manifest", Manifest.empty("new").to_bytes())
     queue = Queue(store, "ingest/manifest")
     queue.append([NewBatch("ingest/no-ulid")])
