@@ -1,6 +1,6 @@
 """Integrity: walks a buffer and says what is missing, damaged, contradictory or left over. It changes nothing.
 
-`python -m forebay.buffer.verify URL` is the same as a command.
+`forebay verify URL` is the same as a command.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = ["Finding", "Severity", "VerifyReport", "verify"]
 
 _EXAMPLES = """\
 examples:
-  python -m forebay.buffer.verify s3://lake/clicks
-  python -m forebay.buffer.verify s3://lake/clicks --shallow --json
-  python -m forebay.buffer.verify s3://lake/clicks --option endpoint_url=http://localhost:8333
+  forebay verify s3://lake/clicks
+  forebay verify s3://lake/clicks --shallow --json
+  forebay verify s3://lake/clicks --option endpoint_url=http://localhost:8333
 
 exit status: 0 all is well, 1 only orphans were found, 2 damage was found, 3 it could not be read
 """
@@ -74,7 +74,7 @@ def verify(
 def main(arguments: list[str] | None = None) -> int:
     """Run the command, and return its exit status."""
     parser = command.make_parser(
-        "python -m forebay.buffer.verify", "Check that everything a buffer lists is there and intact.", _EXAMPLES
+        "forebay verify", "Check that everything a buffer lists is there and intact.", _EXAMPLES
     )
     parser.add_argument("--shallow", action="store_true", help="look for batches in a listing instead of reading them")
     options = parser.parse_args(arguments)

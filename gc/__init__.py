@@ -1,7 +1,7 @@
 """The collector: deletes what every reader has read, and what nobody ever listed (rfcs/0006).
 
 Run one per buffer: as a thread beside a consumer or a producer (`Collector(url).start()`), from a scheduler
-(`collect_once`), or as a process (`python -m forebay.gc URL --every 300`). Several at once do no harm.
+(`collect_once`), or as a process (`forebay gc URL --every 300`). Several at once do no harm.
 """
 
 from __future__ import annotations

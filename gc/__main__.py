@@ -1,4 +1,4 @@
-"""The collector as a command: `python -m forebay.gc s3://lake/clicks`."""
+"""The collector as a command: `forebay gc s3://lake/clicks`."""
 
 # ruff: noqa: A005 - never imported by its bare name (rfcs/0002)
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  python -m forebay.gc s3://lake/clicks --dry-run        show what would be deleted
-  python -m forebay.gc s3://lake/clicks                  collect once, for a scheduler
-  python -m forebay.gc s3://lake/clicks --every 300      go on until interrupted
-  python -m forebay.gc s3://lake/clicks --retention-age 604800 --retention-bytes 1000000000000
-  python -m forebay.gc s3://lake/clicks --option endpoint_url=http://localhost:8333
+  forebay gc s3://lake/clicks --dry-run        show what would be deleted
+  forebay gc s3://lake/clicks                  collect once, for a scheduler
+  forebay gc s3://lake/clicks --every 300      go on until interrupted
+  forebay gc s3://lake/clicks --retention-age 604800 --retention-bytes 1000000000000
+  forebay gc s3://lake/clicks --option endpoint_url=http://localhost:8333
 
 exit status: 0 done, 1 some objects could not be deleted (run it again), 2 wrong usage or the buffer cannot be read,
 130 interrupted
@@ -35,7 +35,7 @@ exit status: 0 done, 1 some objects could not be deleted (run it again), 2 wrong
 def main(arguments: list[str] | None = None, *, clock: Clock | None = None) -> int:
     """Run the command, and return its exit status."""
     parser = command.make_parser(
-        "python -m forebay.gc", "Delete what every reader of a buffer has read, and what nobody ever listed.", _EXAMPLES
+        "forebay gc", "Delete what every reader of a buffer has read, and what nobody ever listed.", _EXAMPLES
     )
     parser.add_argument(
         "--grace",

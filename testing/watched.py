@@ -224,6 +224,9 @@ class WatchedStore(ObjectStore):
         for hold_id, hold in new.holds.items():
             kept = hold.first_sequence is None or hold.first_sequence >= new.first_sequence
             self._check(kept, f"hold {hold_id} wants {hold.first_sequence}, and it was trimmed")
+            floor = old.gc_floor if old is not None else new.gc_floor
+            pinned = hold.floor is None or new.gc_floor <= max(hold.floor, floor)
+            self._check(pinned, f"hold {hold_id} pins {hold.floor}, and the floor is {new.gc_floor}")
 
     def _check_trim(self, old: Head, new: Head) -> None:
         point = new.first_sequence

@@ -1,4 +1,4 @@
-"""`python -m forebay.gc`: what it prints and how it exits."""
+"""`forebay gc`: what it prints and how it exits."""
 
 from __future__ import annotations
 
