@@ -228,7 +228,10 @@ class Queue:
                 try:
                     return self._append(tuple(batches), self._number + 1 if number is None else number)
                 except _NotRegistered:
-                    self._register_writer()
+                    self._update(
+                        lambda state: self._as_head(state).register_writer(self.writer_id),
+                        lambda state: isinstance(state, Head) and self.writer_id in state.writers,
+                    )
 
     def resume(self) -> int:
         """Return the number of this writer's last append, 0 if there is none; appends go on from it.
@@ -240,17 +243,6 @@ class Queue:
             writer = self._as_head(self.read()).writers.get(self.writer_id)
             self._number = 0 if writer is None else writer.number
             return self._number
-
-    def _register_writer(self) -> None:
-        def is_known(state: State) -> bool:
-            return isinstance(state, Head) and self.writer_id in state.writers
-
-        def register(state: State | None) -> State | None:
-            # A process of the same name may have been faster, and its number must stand.
-            head = self._as_head(state)
-            return None if is_known(head) else head.register_writer(self.writer_id)
-
-        self._update(register, is_known)
 
     def _append(self, batches: tuple[NewBatch, ...], number: int) -> range:
         locations = [batch.location for batch in batches]

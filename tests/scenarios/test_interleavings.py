@@ -253,8 +253,9 @@ def test_restarted_producer_whose_predecessors_append_lands_late_repeats_nothing
 
 def test_producer_of_a_name_does_not_set_back_the_number_of_a_faster_one(story: Story) -> None:
     faster = story.queue(writer_id="loader")
+    # The slower one has read a manifest that does not know the name, and is about to register it.
     slower = story.queue(
-        Between(story.store, "replace", 0, lambda: faster.append([story.upload()], number=7)), writer_id="loader"
+        Between(story.store, "get", 1, lambda: faster.append([story.upload()], number=7)), writer_id="loader"
     )
     story.fill(1)
 
