@@ -72,7 +72,7 @@ def run(bench: Bench) -> None:
 def _throughput(bench: Bench, place: Place) -> None:
     for length, least in ((1024, 0.8), (100, 0.6)):
         shape = "1 KiB" if length == 1024 else "100 B"
-        calls, total = _make_calls(length, (16 if bench.quick else 256) << 20)
+        calls, total = _make_calls(length, (16 if bench.quick else 768) << 20)
         arrays = [pa.array(call, pa.binary()) for call in calls]
         block = b"".join(len(entry).to_bytes(4, "little") + entry for call in calls for entry in call)
         ideal = _Ideal(place, block)
@@ -92,7 +92,7 @@ def _throughput(bench: Bench, place: Place) -> None:
             },
             ceiling=ceiling,
             amount=total,
-            rounds=5,
+            rounds=3,
             rehearse=False,
         )
         for form in ("lists", "Arrow"):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import countOf
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, overload
 
@@ -49,6 +50,9 @@ _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 # zstd's densest block says "this byte, 128 KiB of it" in four bytes. No stream, whatever its header claims, holds more.
 _ZSTD_MAX_RATIO: Final = (128 << 10) // 4
 _USUAL_RATIO: Final = 8
+# What a frame of incompressible data takes at most beside a 128th of its content.
+_ZSTD_FRAME_BYTES: Final = 1024
+_PIECE_BYTES: Final = 1 << 20
 _ENTRIES_AT_ONCE: Final = 4096
 _BYTES_LIKE: Final = bytes | bytearray | memoryview
 
@@ -174,29 +178,41 @@ def write_block(entries: Sequence[bytes] | pa.Array | pa.ChunkedArray) -> memory
         InvalidInput: an entry is null, is not bytes or is too large.
     """
     values = _to_large_binary(entries)
-    return memoryview(plain_page.write_block(values, _lengths(values)))[: raw_size(values)]
+    return memoryview(plain_page.write_block(values, _lengths(values))).cast("B")[: raw_size(values)]
 
 
 def encode_blocks(
     blocks: list[memoryview], count: int, compression: Compression = "zstd", level: int = DEFAULT_LEVEL
-) -> bytearray:
+) -> memoryview:
     """Return the batch object of the `count` entries in the blocks, which are taken out of the list on the way.
 
     Where `encode_batch` needs all entries as one array, here there is never more in memory than the part of the object
     that is made and the blocks that are not in it yet.
     """
     check_compression(compression, level)
-    batch = bytearray()
-    stream = _compressor(level).compressobj(size=sum(map(len, blocks))) if compression == "zstd" else None
+    size = sum(map(len, blocks))
+    footer = FOOTER.pack(_CODES[compression], count, VERSION)
+    # Room for the worst case: pages that are never written to are never there. And from the pool that the blocks go
+    # back to; memory that each of two allocators keeps for later is memory twice.
+    pool = pa.default_memory_pool()
+    batch = memoryview(pa.allocate_buffer(size + size // 128 + _ZSTD_FRAME_BYTES + len(footer))).cast("B")
+    # Large pieces, because each costs a wait for the interpreter's lock.
+    zstd = _compressor(level).chunker(size=size, chunk_size=_PIECE_BYTES) if compression == "zstd" else None
+    end = taken = 0
     blocks.reverse()
     while blocks:
         block = blocks.pop()
-        batch += block if stream is None else stream.compress(block)
+        taken += len(block)
+        for piece in (block,) if zstd is None else zstd.compress(block):
+            batch[end : end + len(piece)] = piece
+            end += len(piece)
         del block  # or it would stay until the next one is there
-    if stream is not None:
-        batch += stream.flush()
-    batch += FOOTER.pack(_CODES[compression], count, VERSION)
-    return batch
+        if end > taken // 2:
+            pool.release_unused()  # the batch hardly shrinks, and needs the room
+    for piece in chain(() if zstd is None else zstd.finish(), (footer,)):
+        batch[end : end + len(piece)] = piece
+        end += len(piece)
+    return batch[:end]
 
 
 def check_compression(compression: str, level: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import countOf
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
@@ -25,15 +26,19 @@ FLUSH_METADATA_BYTES = 64 << 10
 
 _METADATA_ITEM_BYTES = 16
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 22
 """Entries wait for their upload in blocks of about this size: large enough for native speed, and small enough that
 letting go of them one by one while a batch is encoded keeps memory where it was."""
 
-# Making a block costs as much as copying this much: smaller calls wait for others to share one.
-_SMALL_LIST_BYTES = 256 << 10
-_SMALL_ARRAY_BYTES = 64 << 10
+# Making a block costs as much as copying this much, and making an array as putting so many entries into one: smaller
+# calls wait for others to share it.
+_SMALL_CALL_BYTES = 256 << 10
+_FEW_ENTRIES = 32
 # What a `bytes` object and its place in a list take beside its content.
 _LIST_OVERHEAD_BYTES = 41
+
+Loose: TypeAlias = "list[bytes] | pa.BinaryArray"
+"""Entries that wait for others to share a block."""
 
 Entries: TypeAlias = "bytes | Sequence[bytes] | pa.Array | pa.ChunkedArray"
 """What a call takes: one entry, a list of them, or an Arrow `binary` or `large_binary` array."""
@@ -43,8 +48,8 @@ Entries: TypeAlias = "bytes | Sequence[bytes] | pa.Array | pa.ChunkedArray"
 class Call:
     """One checked call of `produce`, on its way into a batch."""
 
-    parts: list[list[bytes] | memoryview]
-    """Its entries: a list if the call is small, as many such share a block; else record blocks."""
+    parts: list[Loose | memoryview]
+    """Its entries: loose if the call is small, else record blocks."""
     count: int
     metadata: bytes
     time_ms: int
@@ -79,9 +84,9 @@ def check_call(entries: Entries, metadata: bytes, time_ms: int) -> Call:
     elif isinstance(entries, pa.Array | pa.ChunkedArray):
         _check_arrow(entries)
     elif isinstance(entries, list | tuple):
-        wrong = set(map(type, entries)) - {bytes}
-        if wrong:
-            found = ", ".join(sorted(kind.__name__ for kind in wrong))
+        # Counting is the cheapest look at every type.
+        if countOf(map(type, entries), bytes) != len(entries):
+            found = ", ".join(sorted(kind.__name__ for kind in set(map(type, entries)) - {bytes}))
             raise InvalidInput(f"every entry must be bytes; found {found}: encode it first")
     else:
         raise InvalidInput(
@@ -108,23 +113,34 @@ def _check_arrow(entries: pa.Array | pa.ChunkedArray) -> None:
 
 def _copy_entries(
     entries: Sequence[bytes] | pa.Array | pa.ChunkedArray, count: int, size: int
-) -> list[list[bytes] | memoryview]:
+) -> list[Loose | memoryview]:
     """A slice of an array would keep the whole array in memory, and entries of a list leave holes where they were."""
-    if isinstance(entries, pa.Array | pa.ChunkedArray):
-        if size < _SMALL_ARRAY_BYTES:
-            return [entries.to_pylist()]
-    elif size < _SMALL_LIST_BYTES:
-        return [list(entries)]
+    if size < _SMALL_CALL_BYTES:
+        return [_copy_loose(entries, count)]
     rows = max(1, count * BLOCK_BYTES // size)
     return [write_block(entries[start : start + rows]) for start in range(0, count, rows)]
+
+
+def _copy_loose(entries: Sequence[bytes] | pa.Array | pa.ChunkedArray, count: int) -> Loose:
+    if isinstance(entries, pa.Array | pa.ChunkedArray):
+        chunks = entries.chunks if isinstance(entries, pa.ChunkedArray) else [entries]
+        return entries.to_pylist() if count < _FEW_ENTRIES else pa.concat_arrays(chunks).cast(pa.binary())
+    return list(entries) if count < _FEW_ENTRIES else pa.array(entries, pa.binary())
+
+
+def _join_loose(loose: list[Loose]) -> memoryview:
+    arrays = [pa.array(part, pa.binary()) if isinstance(part, list) else part for part in loose]
+    return write_block(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays))
 
 
 @dataclass(slots=True)
 class Filled:
     """What one batch object will hold."""
 
-    parts: list[list[bytes] | memoryview]
-    """The entries in order: record blocks, and lists that are not one yet."""
+    blocks: list[memoryview]
+    """The record blocks, in order."""
+    loose: list[Loose]
+    """The entries after them."""
     metadata: tuple[Metadata, ...]
     count: int
     raw_bytes: int
@@ -133,8 +149,11 @@ class Filled:
 
     def take_blocks(self) -> list[memoryview]:
         """Return the record blocks for `encode_blocks`, and hold them no longer."""
-        parts, self.parts = self.parts, []
-        return [write_block(part) if isinstance(part, list) else part for part in parts]
+        blocks, self.blocks = self.blocks, []
+        if self.loose:
+            blocks.append(_join_loose(self.loose))
+            self.loose = []
+        return blocks
 
 
 class Filling:
@@ -142,9 +161,9 @@ class Filling:
 
     def __init__(self, flush_size_bytes: int) -> None:
         self._flush_size_bytes = flush_size_bytes
-        self._parts: list[list[bytes] | memoryview] = []
-        self._listed_bytes = 0
-        """The raw bytes of the last part, if that is a list."""
+        self._blocks: list[memoryview] = []
+        self._loose: list[Loose] = []
+        self._loose_bytes = 0
         self._metadata: list[Metadata] = []
         self._metadata_bytes = 0
         self._count = 0
@@ -161,23 +180,27 @@ class Filling:
             self._metadata.append(Metadata(self._count, call.time_ms, call.metadata))
             self._metadata_bytes += len(call.metadata) + _METADATA_ITEM_BYTES
         for part in call.parts:
-            if isinstance(part, list):
-                self._add_list(part, call.raw_bytes)
+            if isinstance(part, memoryview):
+                self._join_loose()
+                self._blocks.append(part)
             else:
-                self._parts.append(part)
+                self._add_loose(part, call.raw_bytes)
         self._count += call.count
         self._raw_bytes += call.raw_bytes
 
-    def _add_list(self, entries: list[bytes], raw_bytes: int) -> None:
-        last = self._parts[-1] if self._parts else None
-        if isinstance(last, list):
-            last += entries
-            self._listed_bytes += raw_bytes
-            if self._listed_bytes >= BLOCK_BYTES:
-                self._parts[-1] = write_block(last)
+    def _add_loose(self, entries: Loose, raw_bytes: int) -> None:
+        if isinstance(entries, list) and self._loose and isinstance(self._loose[-1], list):
+            self._loose[-1] += entries
         else:
-            self._parts.append(entries)
-            self._listed_bytes = raw_bytes
+            self._loose.append(entries)
+        self._loose_bytes += raw_bytes
+        if self._loose_bytes >= BLOCK_BYTES:
+            self._join_loose()
+
+    def _join_loose(self) -> None:
+        if self._loose:
+            self._blocks.append(_join_loose(self._loose))
+            self._loose, self._loose_bytes = [], 0
 
     def size(self) -> int:
         """The batch's size before compression, or enough to be flushed if its metadata is due."""
@@ -191,6 +214,6 @@ class Filling:
 
     def freeze(self) -> tuple[Filled, Filling]:
         """What to store, and an empty batch."""
-        filled = Filled(self._parts, tuple(self._metadata), self._count, self._raw_bytes, self._number)
-        self._parts = []  # the view's reader must not keep the entries in memory
+        filled = Filled(self._blocks, self._loose, tuple(self._metadata), self._count, self._raw_bytes, self._number)
+        self._blocks, self._loose = [], []  # the view's reader must not keep the entries in memory
         return filled, Filling(self._flush_size_bytes)

@@ -31,7 +31,7 @@ from forebay.buffer.store.options import redact
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 
     from forebay.buffer.store.base import Data
     from forebay.buffer.store.options import S3Options
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _CONNECTIONS = 64
+_SENT_AT_ONCE = 256 << 10
 _READ_LIMIT_SECONDS = 3600.0
 # botocore's description of S3: parsing it takes ten times as long as making a client from it.
 _service_models = create_loader()
@@ -180,6 +181,37 @@ def _forget_connections() -> None:
 os.register_at_fork(after_in_child=_forget_connections)
 
 
+class _Body:
+    """Data to upload, as what botocore signs (a file) and aiohttp sends (an iterator), without a copy of it.
+
+    Given bytes, aiohttp would hand all of them to the socket at once, which keeps a copy of what does not fit.
+    """
+
+    def __init__(self, data: Data) -> None:
+        self._data = memoryview(data).cast("B")
+        self._place = 0
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: len(self)}[whence]
+        self._place = start + offset
+        return self._place
+
+    def read(self, size: int = -1) -> bytes:
+        start = self._place
+        self._place = len(self) if size < 0 else min(start + size, len(self))
+        return bytes(self._data[start : self._place])
+
+    async def __aiter__(self) -> AsyncIterator[memoryview]:
+        for start in range(0, len(self), _SENT_AT_ONCE):
+            yield self._data[start : start + _SENT_AT_ONCE]
+
+
 class S3fsClient:
     """Requests to one bucket."""
 
@@ -211,7 +243,7 @@ class S3fsClient:
     def put(self, key: str, data: Data, *, if_version: str | None = None, if_absent: bool = False) -> str | None:
         """Write once and return the version."""
         condition = {"IfMatch": if_version} if if_version is not None else {"IfNoneMatch": "*"} if if_absent else {}
-        body = data if isinstance(data, bytes | bytearray) else bytes(data)
+        body = _Body(data)
 
         async def write(client: Any) -> str | None:
             answer = await client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)

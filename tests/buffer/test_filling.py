@@ -16,25 +16,33 @@ def fill(*calls: object) -> tuple[list[bytes], int]:
     filled, _ = filling.freeze()
     batch = decode_batch(encode_blocks(filled.take_blocks(), filled.count))
     assert (len(batch), batch.raw_bytes) == (filled.count, filled.raw_bytes)
-    return list(batch.entries), len(filled.parts)
+    return list(batch.entries), len(filled.blocks) + len(filled.loose)
 
 
 def test_calls_of_every_kind_keep_their_order_in_one_batch() -> None:
     small = [b"a", b"", b"b" * 50_000]
+    middling = [b"m%d" % i for i in range(100)]
     array = pa.array([b"c", b"d"])
-    found, kept = fill(b"first", small, LARGE, array, tuple(small), pa.chunked_array([pa.array(LARGE)]), b"last")
-    assert found == [b"first", *small, *LARGE, b"c", b"d", *small, *LARGE, b"last"]
+    calls = (
+        b"first", small, middling, pa.array(middling), pa.array(middling).cast(pa.large_binary()), LARGE, array,
+        pa.chunked_array([pa.array(middling[:50]), pa.array(middling[50:])]), tuple(small),
+        pa.chunked_array([pa.array(LARGE)]), b"last",
+    )  # fmt: skip
+    found, kept = fill(*calls)
+    assert found == [
+        b"first", *small, *middling, *middling, *middling, *LARGE, b"c", b"d", *middling, *small, *LARGE, b"last",
+    ]  # fmt: skip
     assert kept == 0, "the frozen batch lets go of what was taken from it"
 
 
-def test_many_small_calls_share_blocks() -> None:
-    entry = b"x" * 1000
+@pytest.mark.parametrize("call", [b"x" * 1000, [b"x" * 1000] * 100, pa.array([b"x" * 1000] * 100)])
+def test_many_small_calls_share_blocks(call: object) -> None:
     filling = Filling(1 << 30)
-    for _ in range(2 * BLOCK_BYTES // 1000):
-        filling.apply(check_call(entry, b"", 0))
+    while filling.size() < 5 * BLOCK_BYTES // 2:
+        filling.apply(check_call(call, b"", 0))  # type: ignore[arg-type]  # any of what a call takes
     filled, _ = filling.freeze()
-    assert 2 <= len(filled.parts) <= 3
-    assert not isinstance(filled.parts[0], list), "a full list has become a block"
+    assert len(filled.blocks) == 2
+    assert len(filled.take_blocks()) == 3, "the last calls make a block of what they are"
 
 
 @pytest.mark.parametrize("entries", [LARGE, tuple(LARGE), pa.array(LARGE), pa.array(LARGE).cast(pa.large_binary())])
