@@ -198,6 +198,7 @@ def encode_blocks(
     batch = memoryview(pa.allocate_buffer(size + size // 128 + _ZSTD_FRAME_BYTES + len(footer))).cast("B")
     # Large pieces, because each costs a wait for the interpreter's lock.
     zstd = _compressor(level).chunker(size=size, chunk_size=_PIECE_BYTES) if compression == "zstd" else None
+    piece: bytes | memoryview
     end = taken = 0
     blocks.reverse()
     while blocks:
@@ -206,10 +207,11 @@ def encode_blocks(
         for piece in (block,) if zstd is None else zstd.compress(block):
             batch[end : end + len(piece)] = piece
             end += len(piece)
-        del block  # or it would stay until the next one is there
+        block = piece = memoryview(b"")  # or it would stay until the next one is there
         if end > taken // 2:
             pool.release_unused()  # the batch hardly shrinks, and needs the room
-    for piece in chain(() if zstd is None else zstd.finish(), (footer,)):
+    rest = () if zstd is None else zstd.finish()  # type: ignore[no-untyped-call]  # zstandard forgot its type
+    for piece in chain(rest, (footer,)):
         batch[end : end + len(piece)] = piece
         end += len(piece)
     return batch[:end]

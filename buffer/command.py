@@ -1,4 +1,4 @@
-"""What the commands share: arguments, opening what a URL stands for, and one-line errors."""
+"""What the commands share: arguments, opening what they name, and one-line errors."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from forebay.buffer.errors import Corrupt, Denied, ForebayError, InvalidInput, NotFound, Unavailable
+from forebay.buffer.errors import Denied, ForebayError, InvalidInput, NotFound, Unavailable
 from forebay.buffer.store import ObjectStore, open_store
-from forebay.buffer.topic import buffers_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,13 +44,9 @@ def make_parser(prog: str, description: str, examples: str) -> argparse.Argument
     return parser
 
 
-def open_buffers(options: argparse.Namespace) -> list[ObjectStore]:
-    """Return the store of the buffer that was named, or of every partition of the topic."""
-    store = open_store(options.url, _storage_options(options.option))
-    try:
-        return buffers_at(store, manifest_path=options.manifest_path)
-    except Corrupt:  # the command itself says what that means
-        return [store]
+def open_url(options: argparse.Namespace) -> ObjectStore:
+    """Return the store of the buffer or topic that was named."""
+    return open_store(options.url, _storage_options(options.option))
 
 
 def _storage_options(pairs: list[str]) -> dict[str, str]:
@@ -71,7 +66,7 @@ def write_line(text: str) -> None:
     sys.stdout.flush()
 
 
-def write_error(error: ForebayError) -> None:
+def write_error(error: Exception) -> None:
     """Write an error as one line, with a hint where there is one."""
     hint = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
     sys.stderr.write(f"error: {' '.join(str(error).split())}{f' ({hint})' if hint else ''}\n")

@@ -20,14 +20,14 @@ from forebay.buffer.polling import POLL_FLOOR, Arrivals
 from forebay.buffer.store import ObjectStore, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from datetime import datetime
     from typing import Any, Literal
 
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.fetch import Batch
     from forebay.buffer.manifest import Claim, Profile
-    from forebay.buffer.model import BatchDescriptor
+    from forebay.buffer.model import BatchDescriptor, Reader
 
 _log = logging.getLogger("forebay.consumer")
 
@@ -56,6 +56,16 @@ class ReadSide(Protocol):
 
     def ack(self, claim: Claim, through: int) -> None:
         """Record durably that all up to a sequence is done."""
+
+    def plan(self, claim: Claim, ends: Collection[int]) -> None:
+        """Record durably where ranges end that are about to be worked on."""
+
+    def planned(self) -> tuple[int, ...]:
+        """The ends recorded and not acknowledged, as last seen."""
+
+    @property
+    def reader(self) -> Reader:
+        """Who reads."""
 
     def release(self, claim: Claim) -> None:
         """Say that the consumer has closed."""
@@ -243,6 +253,22 @@ class Consumer(Closing):
             self._frontier = sequence
             metrics.acks.add(newly, self._attributes)
 
+    def plan(self, ends: Collection[int]) -> None:
+        """Record durably where ranges end that are about to be worked on as one, until they are acknowledged.
+
+        Whoever takes over finds them in `planned`, and can do the same ranges again (rfcs/0007).
+
+        Raises:
+            InvalidInput: one of them was never handed out.
+            Unsupported: this is the unnamed consumer; only groups have a place for it.
+            Fenced: another consumer has taken over, and nothing was changed.
+        """
+        with self._acking:
+            for end in ends:
+                self._check_handed_out(end)
+            if ends:
+                self._side.plan(self._claim, ends)
+
     def flush(self) -> None:
         """Write acknowledgements that are not in the manifest yet."""
         with self._acking:
@@ -273,6 +299,23 @@ class Consumer(Closing):
     def epoch(self) -> int:
         """The epoch that this consumer claimed."""
         return self._claim.epoch
+
+    @property
+    def reader(self) -> Reader:
+        """Who reads, for those who keep what they have done by it: the same until the group is reset or deleted."""
+        return self._side.reader
+
+    @property
+    def planned(self) -> tuple[int, ...]:
+        """Where ranges end that were recorded by `plan`, here or by the consumer before, and are not acknowledged."""
+        acked = self._side.acked()
+        return tuple(end for end in self._side.planned() if acked is None or end > acked)
+
+    @property
+    def end(self) -> int:
+        """The sequence that the next batch appended will have, as of the last look at the manifest."""
+        state = self._queue.last_seen()
+        return 0 if state is None else state.next_sequence
 
     @property
     def conflict_rate(self) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from bisect import bisect_right
 from dataclasses import dataclass
+from threading import Semaphore
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,11 +18,24 @@ from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import Corrupt, NotFound
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from forebay.buffer.clock import Clock
     from forebay.buffer.model import BatchDescriptor, Metadata
     from forebay.buffer.store.base import ObjectStore, StoredObject
+
+# Many threads may wait for objects at once; more of them decoding than there are processors only push each other's
+# memory out of the caches.
+_decoding = Semaphore(os.cpu_count() or 1)
+
+
+def _decode_afresh() -> None:
+    """The threads that were decoding did not come along into this process."""
+    global _decoding  # noqa: PLW0603  (there is one set of processors)
+    _decoding = Semaphore(os.cpu_count() or 1)
+
+
+os.register_at_fork(after_in_child=_decode_afresh)
 
 RECORDS_SCHEMA = pa.schema(
     [
@@ -78,20 +94,23 @@ class Batch:
     def __bool__(self) -> bool:
         return True  # a batch without entries is still a batch: it has a sequence to acknowledge
 
-    def records(self) -> pa.Table:
-        """Return the entries as a table of `RECORDS_SCHEMA`, one row each, made by Arrow alone."""
-        count = len(self)
-        times, payloads = _expand(self.metadata, count)
-        return pa.table(
-            [
-                pa.repeat(pa.scalar(self.sequence, pa.int64()), count),
-                pa.arange(0, count).cast(pa.int32()),
-                times,
-                payloads,
-                pa.chunked_array(self.decoded.chunks, pa.binary()),
-            ],
-            schema=RECORDS_SCHEMA,
-        )
+    def records(
+        self, start: int = 0, stop: int | None = None, *, columns: Sequence[str] = tuple(RECORDS_SCHEMA.names)
+    ) -> pa.Table:
+        """Return the entries from `start` to before `stop` as rows of `RECORDS_SCHEMA`, made by Arrow alone.
+
+        Values are not copied. Metadata is, for every row: a few thousand rows at a time keep that small.
+        """
+        start, stop, _step = slice(start, stop).indices(len(self))
+        makers: dict[str, Callable[[], pa.Array | pa.ChunkedArray]] = {
+            "sequence": lambda: pa.repeat(pa.scalar(self.sequence, pa.int64()), max(0, stop - start)),
+            "index": lambda: pa.arange(start, max(start, stop)).cast(pa.int32()),
+            "ingestion_time": lambda: _expand_times(self.metadata, start, stop),
+            "metadata": lambda: _expand_payloads(self.metadata, start, stop),
+            "value": lambda: pa.chunked_array(self.decoded.chunks, pa.binary()).slice(start, max(0, stop - start)),
+        }
+        schema = pa.schema([RECORDS_SCHEMA.field(name) for name in columns])
+        return pa.table([makers[name]() for name in columns], schema=schema)
 
 
 class FetchHandle:
@@ -113,7 +132,8 @@ class FetchHandle:
         """
         began = self._clock.monotonic()
         found = self._read(descriptor)
-        decoded = decode_batch(found.data, location=f"{self.store.url}/{descriptor.location}")
+        with _decoding:
+            decoded = decode_batch(found.data, location=f"{self.store.url}/{descriptor.location}")
         attributes = {"buffer": self.store.url}
         metrics.fetch_duration.record(self._clock.monotonic() - began, attributes)
         metrics.batches_fetched.add(1, attributes)
@@ -147,24 +167,38 @@ class FetchHandle:
         return found
 
 
-def _expand(metadata: Sequence[Metadata], count: int) -> tuple[pa.Array, pa.Array]:
-    """Times and payloads, a row each: every item repeated over the entries that it covers."""
+def _expand_times(metadata: Sequence[Metadata], start: int, stop: int) -> pa.Array:
+    """A time for each row, null where there is none that a timestamp can show."""
+    ends, items = _runs(metadata, start, stop)
+    times = [
+        None if i is None or abs(i.ingestion_time_ms) > _MAX_TIME_MS else i.ingestion_time_ms * 1000 for i in items
+    ]
+    return _decode_runs(ends, pa.array(times, pa.timestamp("us", "UTC")))
+
+
+def _expand_payloads(metadata: Sequence[Metadata], start: int, stop: int) -> pa.Array:
+    """A payload for each row, null where there is none."""
+    ends, items = _runs(metadata, start, stop)
+    return _decode_runs(ends, pa.array([None if item is None else item.payload for item in items], pa.binary()))
+
+
+def _runs(metadata: Sequence[Metadata], start: int, stop: int) -> tuple[list[int], list[Metadata | None]]:
+    """What covers the rows from `start` to before `stop`: each item, and how many rows there are up to its end."""
     ends: list[int] = []
-    times: list[int | None] = []
-    payloads: list[bytes | None] = []
+    items: list[Metadata | None] = []
+    row = start
+    at = bisect_right(metadata, start, key=lambda item: item.start_index) - 1  # -1: none covers the first row
+    while row < stop:
+        end = metadata[at + 1].start_index if at + 1 < len(metadata) else stop
+        if end > row:
+            row = min(end, stop)
+            ends.append(row - start)
+            items.append(metadata[at] if at >= 0 else None)
+        at += 1
+    return ends, items
 
-    def add_run(end: int, time_ms: int | None, payload: bytes | None) -> None:
-        if min(end, count) > (ends[-1] if ends else 0):
-            ends.append(min(end, count))
-            times.append(None if time_ms is None or abs(time_ms) > _MAX_TIME_MS else time_ms * 1000)
-            payloads.append(payload)
 
-    starts = [item.start_index for item in metadata]
-    add_run(starts[0] if starts else count, None, None)
-    for i, item in enumerate(metadata):
-        add_run(starts[i + 1] if i + 1 < len(starts) else count, item.ingestion_time_ms, item.payload)
-    run_ends = pa.array(ends, pa.int32())
-    return (
-        pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(run_ends, pa.array(times, pa.timestamp("us", "UTC")))),
-        pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(run_ends, pa.array(payloads, pa.binary()))),
-    )
+def _decode_runs(ends: list[int], values: pa.Array) -> pa.Array:
+    if len(ends) == 1:  # nearly always, and much faster
+        return pa.repeat(values[0], ends[0])
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), values))

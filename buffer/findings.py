@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Self
+
+    from forebay.buffer.errors import ForebayError
 
 Kind: TypeAlias = Literal["missing", "corrupt", "contradictory", "orphaned"]
+
+
+REPORTED_FINDINGS: Final = 1000
 
 
 class Severity(IntEnum):
@@ -20,6 +26,16 @@ class Severity(IntEnum):
     """Objects that the manifest does not list: uploads under way, or garbage that a collection will delete."""
     DAMAGE = 2
     """Something that is listed cannot be read, or not as it was written."""
+    UNREADABLE = 3
+    """A partition of a topic could not be read, so nothing can be said of it."""
+
+
+_VERDICTS: Final = {
+    Severity.OK: "ok",
+    Severity.ORPHANS: "ok, with orphans",
+    Severity.DAMAGE: "DAMAGED",
+    Severity.UNREADABLE: "NOT ALL COULD BE READ",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +44,19 @@ class Finding:
 
     kind: Kind
     key: str
-    """The object, relative to the buffer's URL."""
+    """The object, relative to the URL that was verified."""
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a walk through a buffer found."""
+    """What a walk through a buffer, or through every partition of a topic, found."""
 
     url: str
     deep: bool
     """Whether every batch was fetched and decoded, or only looked for in a listing."""
     version: int | None
-    """The manifest's; None if it could not be read."""
+    """The manifest's; None if it could not be read, and of a topic."""
     batches: int = 0
     """Listed in the manifest and checked."""
     entries: int = 0
@@ -52,22 +68,54 @@ class VerifyReport:
     contradictory: int = 0
     """Out of order, listed twice, or at odds with what another object says."""
     orphaned: int = 0
-    findings: tuple[Finding, ...] = field(default=())
+    findings: tuple[Finding, ...] = ()
     """The first thousand."""
+    error: ForebayError | None = None
+    """Of a topic's partition: why it could not be read."""
+    partitions: tuple[VerifyReport, ...] = ()
+    """Of a topic: each partition's own report. The topic's is their sum, with keys from the topic's URL on."""
+
+    @classmethod
+    def of_topic(cls, url: str, deep: bool, partitions: tuple[Self, ...]) -> Self:
+        """Sum the partitions' reports up."""
+        found = (
+            replace(finding, key=f"{part.url.removeprefix(f'{url}/')}/{finding.key}")
+            for part in partitions
+            for finding in part.findings
+        )
+        counts = ("batches", "entries", "segments", "groups", "missing", "corrupt", "contradictory", "orphaned")
+        return cls(
+            url,
+            deep,
+            None,
+            findings=tuple(islice(found, REPORTED_FINDINGS)),
+            partitions=partitions,
+            **{name: sum(getattr(part, name) for part in partitions) for name in counts},
+        )
 
     @property
     def severity(self) -> Severity:
         """The worst that was found."""
+        if self.error is not None or any(part.error is not None for part in self.partitions):
+            return Severity.UNREADABLE
         if self.missing or self.corrupt or self.contradictory:
             return Severity.DAMAGE
         return Severity.ORPHANS if self.orphaned else Severity.OK
 
     def as_json(self) -> dict[str, Any]:
         """The report as plain values."""
-        return {**asdict(self), "findings": [asdict(found) for found in self.findings], "severity": self.severity.name}
+        return {
+            **{known.name: getattr(self, known.name) for known in fields(self)},
+            "findings": [asdict(found) for found in self.findings],
+            "error": None if self.error is None else str(self.error),
+            "partitions": [part.as_json() for part in self.partitions],
+            "severity": self.severity.name,
+        }
 
     def __str__(self) -> str:
-        verdict = {Severity.OK: "ok", Severity.ORPHANS: "ok, with orphans", Severity.DAMAGE: "DAMAGED"}[self.severity]
+        if self.error is not None:
+            return f"{self.url}: COULD NOT BE READ: {self.error}"
+        verdict = _VERDICTS[self.severity]
         return (
             f"{self.url}: {verdict}: {self.batches} batches, {self.segments} segments and {self.groups} groups "
             f"checked; {self.missing} missing, {self.corrupt} corrupt, {self.contradictory} contradictory, "

@@ -19,11 +19,12 @@ from forebay.buffer.manifest import Claim, Head, Queue
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.manifest.head import trimmed
 from forebay.buffer.manifest.state import CURSORS
+from forebay.buffer.model import Reader
 from forebay.buffer.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 from forebay.buffer.store import ObjectStore, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from datetime import datetime
     from typing import Any
 
@@ -45,6 +46,8 @@ class Cursor(Struct, frozen=True, array_like=True, tag="cursor"):
     """The highest sequence up to which all is acknowledged; None if nothing is."""
     number: int
     """Grows with every write, so that no two states are the same bytes."""
+    planned: tuple[int, ...] = ()
+    """Where the ranges end that may be on their way to a sink, in order; the first begins after `acked` (rfcs/0007)."""
 
 
 def check_group_name(name: str) -> str:
@@ -160,9 +163,42 @@ class GroupReader:
             self._check_owner(cursor, claim)
             if cursor is None or done(cursor):
                 return None
-            return replace(cursor, acked=through, number=cursor.number + 1)
+            planned = tuple(end for end in cursor.planned if end > through)
+            return replace(cursor, acked=through, planned=planned, number=cursor.number + 1)
 
         self._known = self._register.update(change, done, known=self._known)
+
+    def plan(self, claim: Claim, ends: Collection[int]) -> None:
+        """Record where ranges end that are about to be worked on, until they are acknowledged. Known ones do nothing.
+
+        Raises:
+            Fenced: another consumer has claimed the group since, and nothing was changed.
+        """
+
+        def missing(cursor: Cursor) -> set[int]:
+            acked = -1 if cursor.acked is None else cursor.acked
+            return {end for end in ends if end > acked}.difference(cursor.planned)
+
+        def change(cursor: Cursor | None) -> Cursor | None:
+            self._check_owner(cursor, claim)
+            if cursor is None or not missing(cursor):
+                return None
+            planned = tuple(sorted(missing(cursor).union(cursor.planned)))
+            return replace(cursor, planned=planned, number=cursor.number + 1)
+
+        self._known = self._register.update(
+            change, lambda cursor: cursor.claim_id == claim.claim_id and not missing(cursor), known=self._known
+        )
+
+    def planned(self) -> tuple[int, ...]:
+        """Return where ranges end that a consumer of the group may have worked on, as last seen here."""
+        cursor = self._known.value if self._known else None
+        return () if cursor is None else cursor.planned
+
+    @property
+    def reader(self) -> Reader:
+        """The group, in its present generation."""
+        return Reader(self._buffer_id, self._name, self._group.generation)
 
     def release(self, claim: Claim) -> None:
         """Let the group go, so that it can be reset or deleted without force. Nothing happens if we are fenced."""

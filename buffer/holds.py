@@ -3,6 +3,8 @@
 A hold is written into the manifest's head, so no trim and no sweep that was decided without it can follow. A thread
 renews it while it is held. Where that fails (a machine that slept, a store out of reach) the collector removes it
 after its `ttl`, and the job gets `Fenced`: it must stop, and may run again under a new hold. No entry is lost by that.
+
+A job of many processes plans in one of them, which hands the hold over: the others keep it by its ticket.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ import os
 import warnings
 from contextlib import suppress
 from threading import Condition, RLock, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.buffer import names
@@ -21,7 +24,10 @@ from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import Closed, Fenced, ForebayError, InvalidInput
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import Hold
+from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.topic.held import HeldTopic, hold_partitions
+from forebay.buffer.topic.topic import Topic, check_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -39,8 +45,34 @@ _PIECE = 1000
 _RENEWALS_IN_A_TTL = 3
 
 
+class Ticket(Struct, frozen=True):
+    """What other processes know a hold by. Pickles; may be sent anywhere."""
+
+    hold_id: str
+    ttl: float
+    expires_ms: int
+    """When it was due to expire as the ticket was written."""
+
+
+@overload
 def hold(
     url: str | ObjectStore,
+    *,
+    from_: str | int | datetime = ...,
+    upto: str | int | datetime | None = ...,
+    ttl: float = ...,
+    purpose: str = ...,
+    storage_options: Mapping[str, Any] | None = ...,
+    manifest_path: str = ...,
+    clock: Clock | None = ...,
+    random: Random | None = ...,
+) -> HeldRange: ...
+@overload
+def hold(
+    url: Topic, *, from_: str | datetime = ..., upto: str | datetime | None = ..., ttl: float = ..., purpose: str = ...
+) -> HeldTopic: ...
+def hold(
+    url: str | ObjectStore | Topic,
     *,
     from_: str | int | datetime = "earliest",
     upto: str | int | datetime | None = None,
@@ -50,14 +82,17 @@ def hold(
     manifest_path: str = "manifest",
     clock: Clock | None = None,
     random: Random | None = None,
-) -> HeldRange:
+) -> HeldRange | HeldTopic:
     """Return a range of batches that is not trimmed until it is closed, by `close` or at the end of a `with`.
 
+    Of a topic it is a `HeldTopic`: the range in every partition, all of them or none. Where types are checked, give
+    `Topic(url)` instead of the URL, which does not tell a checker what stands there.
+
     Args:
-        url: the buffer, or its store if it is open already.
+        url: the buffer or topic, or its store if it is open already.
         from_: the first batch: `earliest`, `latest` (what is yet to come), a sequence, or a time.
         upto: the last batch: a sequence, or a time, before which its entries were taken in. None is the last one there.
-            Batches behind it are kept as well; `descriptors` leaves them out.
+            Batches behind it are kept as well; `descriptors` leaves them out. A topic has no sequences of its own.
         ttl: seconds after which the hold may be removed if it is not renewed, as it is three times within that.
         purpose: shown to whoever wonders what holds the collector back.
         storage_options: credentials, endpoint and client of the store.
@@ -70,7 +105,25 @@ def hold(
         Trimmed: `from_` is gone.
         Unsupported: the buffer is of version 1.
     """
-    queue = _open(url, storage_options, manifest_path, clock, random)
+    if not isinstance(url, Topic):
+        queue = _open(url, storage_options, manifest_path, clock, random)
+        try:
+            return _hold_range(_Lease(queue, ttl, clock or SystemClock()), from_, upto, purpose)
+        except IsTopic:
+            url = Topic(queue.store, clock=clock, random=random)
+    topic, first, last = url, check_place(from_), check_place(_or_latest(upto))
+
+    def hold_partition(number: int) -> HeldRange:
+        lease = _Lease(topic.open_queue(number, "hold"), ttl, topic.clock or SystemClock())
+        return _hold_range(lease, first, last, purpose)
+
+    return hold_partitions(topic, hold_partition)
+
+
+def _hold_range(
+    lease: _Lease, from_: str | int | datetime, upto: str | int | datetime | None, purpose: str
+) -> HeldRange:
+    queue = lease.queue
     queue.read_existing()
 
     def wanted(head: Head) -> Hold:
@@ -82,7 +135,6 @@ def hold(
             )
         return Hold(first, None, 0, purpose)
 
-    lease = _Lease(queue, ttl, clock or SystemClock())
     head = lease.take(wanted)
     try:
         end = queue.end_of(_or_latest(upto), state=head)
@@ -122,6 +174,24 @@ def hold_uploads(
     return HeldUploads(lease, lease.take(wanted).holds[lease.hold_id].floor or names.LOWEST)
 
 
+def keep_hold(
+    url: str | ObjectStore,
+    ticket: Ticket,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    manifest_path: str = "manifest",
+    clock: Clock | None = None,
+) -> KeptHold:
+    """Return a hold that another process handed over, renewed from here as well until this is closed.
+
+    Nothing is sent before it is due, and whoever finds that another has renewed it writes nothing: a thousand tasks of
+    a job make no more writes than one.
+    """
+    lease = _Lease(_open(url, storage_options, manifest_path, clock, None), ticket.ttl, clock or SystemClock())
+    lease.join(ticket)
+    return KeptHold(lease)
+
+
 class _Held:
     """A hold as its job sees it: in force until it is closed, or lost."""
 
@@ -135,9 +205,16 @@ class _Held:
 
         Raises:
             Fenced: it expired and was removed: what it kept may be gone. Run the job again under a new hold.
-            Closed: it was closed.
+            Closed: it was closed, or handed over.
         """
         self._lease.check()
+
+    def hand_over(self) -> Ticket:
+        """Renew it here no more, and return what other processes can keep it by (`keep_hold`).
+
+        It is theirs then: if nobody keeps it, it expires.
+        """
+        return self._lease.hand_over()
 
     def close(self) -> None:
         """Let go. Closing again does nothing.
@@ -222,6 +299,22 @@ class HeldUploads(_Held):
         """A ULID: whatever is minted above it is not swept."""
 
 
+class KeptHold(_Held):
+    """A hold of a job, as one of its processes keeps it."""
+
+    def close(self) -> None:
+        """Renew it from here no more. It stays: others may keep it, or it expires."""
+        self._lease.stop()
+
+    def renew(self) -> None:
+        """Make sure of it now, by a look at the manifest.
+
+        Raises:
+            Fenced: it expired and was removed.
+        """
+        self._lease.renew()
+
+
 class _Lease:
     """One hold in the head, and the thread that renews it."""
 
@@ -238,7 +331,24 @@ class _Lease:
         self._writing = RLock()
         self._waking = Condition()
         self._over = False
+        self._shared = False
+        self._expires_ms = 0
         self._renewed_at = 0.0
+
+    def join(self, ticket: Ticket) -> None:
+        """Renew what another process took."""
+        self._shared = True
+        self.hold_id = ticket.hold_id
+        self.name = f"hold {self.hold_id} of {self.queue.url}"
+        self._note_expiry(ticket.expires_ms)
+        self._start_renewing()
+
+    def hand_over(self) -> Ticket:
+        self.check()
+        with self._writing:
+            self.stop()
+            self.state = "handed over"
+            return Ticket(self.hold_id, self._ttl, self._expires_ms)
 
     def take(self, wanted: Callable[[Head], Hold]) -> Head:
         """Write the hold, and return the head that holds it."""
@@ -248,12 +358,13 @@ class _Lease:
             return head.with_hold(self.hold_id, replace(wanted(head), expires_ms=self._expiry()))
 
         head = self.queue.change_head(change, lambda head: self.hold_id in head.holds)
-        Thread(target=self._keep_renewing, name=self.name, daemon=True).start()
+        self._expires_ms = head.holds[self.hold_id].expires_ms
+        self._start_renewing()
         return head
 
     def check(self) -> None:
         if self._over:
-            raise Closed(f"{self.name} was closed")
+            raise Closed(f"{self.name} was {'handed over' if self.state == 'handed over' else 'closed'}")
         if self.state == "lost":
             raise self._gone()
         if self._clock.monotonic() >= self._renewed_at + self._ttl:
@@ -264,13 +375,16 @@ class _Lease:
         with self._writing:
             if self._over:
                 return
-            began, expiry = self._clock.monotonic(), 0
+            expiry = 0
 
-            def change(head: Head) -> Head:
+            def change(head: Head) -> Head | None:
                 nonlocal expiry
                 found = head.holds.get(self.hold_id)
                 if found is None:
                     raise self._gone()
+                if self._shared and not self._is_due(found):
+                    expiry = found.expires_ms
+                    return None
                 # Later than ever written before, so that finding it proves this renewal, whatever the clock did.
                 expiry = max(self._expiry(), found.expires_ms + 1)
                 return head.with_hold(self.hold_id, replace(found, expires_ms=expiry))
@@ -284,7 +398,7 @@ class _Lease:
             except Fenced:
                 self.state = "lost"
                 raise
-            self._renewed_at = began
+            self._note_expiry(expiry)
 
     def release(self) -> None:
         if os.getpid() != self._process:
@@ -313,6 +427,19 @@ class _Lease:
             before, self._over = self._over, True
             self._waking.notify_all()
         return not before
+
+    def _start_renewing(self) -> None:
+        Thread(target=self._keep_renewing, name=self.name, daemon=True).start()
+
+    def _is_due(self, found: Hold) -> bool:
+        """Whether a third of the time that it was given has gone, by whoever gave it last."""
+        left = (found.expires_ms - self._clock.now_ms()) / 1000
+        return left <= self._ttl - self._ttl / _RENEWALS_IN_A_TTL
+
+    def _note_expiry(self, expires_ms: int) -> None:
+        self._expires_ms = expires_ms
+        left = (expires_ms - self._clock.now_ms()) / 1000
+        self._renewed_at = self._clock.monotonic() + min(left, self._ttl) - self._ttl
 
     def _keep_renewing(self) -> None:
         pause = self._ttl / _RENEWALS_IN_A_TTL

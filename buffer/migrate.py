@@ -12,6 +12,7 @@ from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import InvalidInput, Unsupported
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.head import FANOUT, KEPT_ENTRIES, MAX_NUMBER, MAX_SEGMENT_ENTRIES, Node, Owner
+from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.model import NewBatch
 from forebay.buffer.store import ObjectStore, open_store
 
@@ -69,12 +70,15 @@ def migrate(
         random: what ids and names are drawn from.
 
     Raises:
-        InvalidInput: `others_stopped` is not set.
+        InvalidInput: `others_stopped` is not set, or it is a topic, whose partitions are of version 2 from the start.
         NotFound: there is no such buffer.
     """
     store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
     queue = Queue(store, manifest_path, role="migration", clock=clock, random=random)
-    state = queue.read_existing()
+    try:
+        state = queue.read_existing()
+    except IsTopic:
+        raise InvalidInput(f"{store.url} is a topic: its partitions are of version 2 since they were made") from None
     if isinstance(state, Head):
         return _report(state, migrated=False, segments_stored=0)
     if not others_stopped:

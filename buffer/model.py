@@ -47,6 +47,17 @@ class NewBatch(Struct, frozen=True, array_like=True):
     """None for batches that come from a version 1 manifest, which knows none."""
 
 
+class Reader(Struct, frozen=True):
+    """Who reads a buffer: the same for every process that goes on with the reading, another after a reset."""
+
+    source: str
+    """The buffer: its id, that moves with it; of a version 1 buffer, which has none, a hash of its URL. 32 digits."""
+    group: str = ""
+    """The group; empty for the unnamed consumer."""
+    generation: str = ""
+    """Which of the group's lives: another one after a reset, or after it was deleted and made again."""
+
+
 class BatchDescriptor(Struct, frozen=True):
     """Everything a worker needs to fetch one batch without reading the manifest. Pickles; may be sent anywhere."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forebay.buffer import metrics, names
-from forebay.buffer.batch import encode_blocks
+from forebay.buffer.batch import DEFAULT_LEVEL, encode_blocks
 from forebay.buffer.checksum import crc32c
 from forebay.buffer.coordinator import DeltaRejected
 from forebay.buffer.errors import Closed, ForebayError, Unknown
@@ -46,6 +46,57 @@ class Uploaded:
     """The same by the wall clock, which goes on while a machine sleeps."""
 
 
+class BatchStorage:
+    """Encodes batches and stores them under new names, from any number of threads. Listing them is up to the caller."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        data_prefix: str = "data",
+        compression: Compression = "zstd",
+        compression_level: int = DEFAULT_LEVEL,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._store = store
+        self._data_prefix = data_prefix
+        self._compression = compression
+        self._compression_level = compression_level
+        self._clock = clock
+        self._random = random
+        self._attributes = {"buffer": store.url}
+
+    def put(self, filled: Filled, *, above: str = names.LOWEST) -> Uploaded:
+        """Store a batch under a name above a floor. Its entries are taken out of `filled` on the way."""
+        began = self._clock.monotonic()
+        data = encode_blocks(filled.take_blocks(), filled.count, self._compression, self._compression_level)
+        times = [item.ingestion_time_ms for item in filled.metadata]
+        facts = Facts(len(data), filled.raw_bytes, filled.count, crc32c(data), min(times), max(times))
+        uploaded = self._put(data, filled.metadata, facts, filled.number, above)
+        metrics.flush_duration.record(self._clock.monotonic() - began, self._attributes)
+        metrics.batches_flushed.add(1, self._attributes)
+        metrics.entries_flushed.add(filled.count, self._attributes)
+        metrics.bytes_flushed.add(filled.raw_bytes, self._attributes)
+        return uploaded
+
+    def put_again(self, uploaded: Uploaded, *, above: str = names.LOWEST) -> Uploaded:
+        """Store a batch once more, under another name; the data goes over to what is returned."""
+        batch = uploaded.batch
+        again = self._put(uploaded.data, batch.metadata, batch.facts, uploaded.number, above)
+        uploaded.data = b""
+        return again
+
+    def _put(
+        self, data: Data, metadata: tuple[Metadata, ...], facts: Facts | None, number: int | None, above: str
+    ) -> Uploaded:
+        at, at_ms = self._clock.monotonic(), self._clock.now_ms()
+        location = f"{self._data_prefix}/{names.mint(self._clock, self._random, above=above)}.batch"
+        self._store.put(location, data)
+        metrics.bytes_written.add(len(data), self._attributes)
+        return Uploaded(NewBatch(location, metadata, facts), number, data, at, at_ms)
+
+
 class BatchUploader:
     """The coordinator's flusher of a producer.
 
@@ -72,13 +123,17 @@ class BatchUploader:
     ) -> None:
         self._store = store
         self._queue = queue
-        self._data_prefix = data_prefix
-        self._compression = compression
-        self._compression_level = compression_level
+        self._storage = BatchStorage(
+            store,
+            data_prefix=data_prefix,
+            compression=compression,
+            compression_level=compression_level,
+            clock=clock,
+            random=random,
+        )
         self._grace = grace
         self._numbered = numbered
         self._clock = clock
-        self._random = random
         self._attributes = {"buffer": store.url}
         self._gap: ForebayError | None = None
 
@@ -86,18 +141,11 @@ class BatchUploader:
         """Encode and upload one batch; None where all its calls were repeats of what is durable."""
         if filled.count == 0:
             return None
-        began = self._clock.monotonic()
         try:
-            data = encode_blocks(filled.take_blocks(), filled.count, self._compression, self._compression_level)
-            uploaded = self._upload(data, filled.metadata, self._facts(filled, data), filled.number)
+            return self._storage.put(filled)
         except ForebayError as error:
             self._gap = error
             raise DeltaRejected(error) from error
-        metrics.flush_duration.record(self._clock.monotonic() - began, self._attributes)
-        metrics.batches_flushed.add(1, self._attributes)
-        metrics.entries_flushed.add(filled.count, self._attributes)
-        metrics.bytes_flushed.add(filled.raw_bytes, self._attributes)
-        return uploaded
 
     def flush_storage(self, written: Sequence[Stamped[Uploaded | None]]) -> Mapping[range, Exception]:
         """List every batch written so far in one append, in order."""
@@ -153,7 +201,7 @@ class BatchUploader:
             _log.warning("%s; %d batches are appended again and may be read twice", doubt, len(batches))
             metrics.appends_repeated.add(len(batches), self._attributes)
             try:
-                batches = [self._upload_again(uploaded) for uploaded in batches]
+                batches = [self._storage.put_again(uploaded) for uploaded in batches]
                 return self._append_above_floor(batches, number)
             except PlaceConsumed as error:
                 doubt = error
@@ -168,7 +216,7 @@ class BatchUploader:
                 self._queue.append([uploaded.batch for uploaded in batches], number=number)
                 return batches
             except BelowFloor as error:
-                batches = [self._upload_again(uploaded, above=error.floor) for uploaded in batches]
+                batches = [self._storage.put_again(uploaded, above=error.floor) for uploaded in batches]
 
     def _put_back_if_overtaken(self, uploaded: Uploaded) -> None:
         """Store an object again that a version 1 collector may have swept because its listing took so long."""
@@ -189,28 +237,3 @@ class BatchUploader:
             f"{where} is listed, but was listed {age:.0f} s after its upload and may have been swept before; storing "
             f"it again failed: {trouble}"
         )
-
-    def _upload_again(self, uploaded: Uploaded, *, above: str = names.LOWEST) -> Uploaded:
-        batch = uploaded.batch
-        again = self._upload(uploaded.data, batch.metadata, batch.facts, uploaded.number, above=above)
-        uploaded.data = b""
-        return again
-
-    def _upload(
-        self,
-        data: Data,
-        metadata: tuple[Metadata, ...],
-        facts: Facts | None,
-        number: int | None,
-        *,
-        above: str = names.LOWEST,
-    ) -> Uploaded:
-        at, at_ms = self._clock.monotonic(), self._clock.now_ms()
-        location = f"{self._data_prefix}/{names.mint(self._clock, self._random, above=above)}.batch"
-        self._store.put(location, data)
-        metrics.bytes_written.add(len(data), self._attributes)
-        return Uploaded(NewBatch(location, metadata, facts), number, data, at, at_ms)
-
-    def _facts(self, filled: Filled, data: Data) -> Facts:
-        times = [item.ingestion_time_ms for item in filled.metadata]
-        return Facts(len(data), filled.raw_bytes, filled.count, crc32c(data), min(times), max(times))

@@ -1,4 +1,4 @@
-"""Integrity: walks a buffer and says what is missing, damaged, contradictory or left over. It changes nothing.
+"""Integrity: walks a buffer or topic and says what is missing, damaged, contradictory or left over. It changes nothing.
 
 `forebay verify URL` is the same as a command.
 """
@@ -10,11 +10,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from forebay.buffer import command
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.errors import ForebayError, InvalidInput
 from forebay.buffer.findings import Finding, Severity, VerifyReport
 from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.base import check_key
+from forebay.buffer.topic import Topic
 from forebay.buffer.walk import Walk
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ examples:
   forebay verify s3://lake/clicks --shallow --json
   forebay verify s3://lake/clicks --option endpoint_url=http://localhost:8333
 
-exit status: 0 all is well, 1 only orphans were found, 2 damage was found, 3 it could not be read
+exit status: 0 all is well, 1 only orphans were found, 2 damage was found, 3 it, or a partition of it, could not be read
 """
 
 
@@ -45,13 +47,14 @@ def verify(
     max_concurrent_fetches: int = 4,
     clock: Clock | None = None,
 ) -> VerifyReport:
-    """Check everything that a buffer's manifest reaches, and return what is wrong with it.
+    """Check everything that a buffer's manifest reaches, and return what is wrong with it; of a topic, every partition.
 
     Producers, consumers and collectors may go on meanwhile: what is trimmed during the walk is not missed. Batches that
-    cannot be reached, because something on the way to them is damaged, count as orphaned.
+    cannot be reached, because something on the way to them is damaged, count as orphaned. A partition of a topic that
+    cannot be read keeps no other from being checked: its report has the error.
 
     Args:
-        url: the buffer, or its store if it is open already.
+        url: the buffer or topic, or its store if it is open already.
         deep: fetch every batch, compare its checksum and decode it. Otherwise it is only looked for in a listing,
             where its size is compared.
         manifest_path: the manifest's key below `url`.
@@ -67,32 +70,51 @@ def verify(
         raise InvalidInput(f"max_concurrent_fetches must be 1 or more, not {max_concurrent_fetches}")
     check_key(data_prefix)
     store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
-    queue = Queue(store, manifest_path, role="verify", clock=clock)
-    return Walk(queue, data_prefix, deep=deep, fetches=max_concurrent_fetches, clock=clock).run()
+
+    def walk(buffer: ObjectStore) -> VerifyReport:
+        queue = Queue(buffer, manifest_path, role="verify", clock=clock)
+        return Walk(queue, data_prefix, deep=deep, fetches=max_concurrent_fetches, clock=clock).run()
+
+    def walk_partition(partition: ObjectStore) -> VerifyReport:
+        try:
+            return walk(partition)
+        except ForebayError as error:
+            return VerifyReport(partition.url, deep, None, error=error)
+
+    try:
+        return walk(store)
+    except IsTopic:
+        topic = Topic(store, clock=clock)
+        # One after the other: memory stays bounded by `max_concurrent_fetches`.
+        partitions = tuple(walk_partition(topic.partition(number)) for number in range(topic.partitions))
+        return VerifyReport.of_topic(store.url, deep, partitions)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command, and return its exit status."""
     parser = command.make_parser(
-        "forebay verify", "Check that everything a buffer lists is there and intact.", _EXAMPLES
+        "forebay verify", "Check that everything a buffer or topic lists is there and intact.", _EXAMPLES
     )
     parser.add_argument("--shallow", action="store_true", help="look for batches in a listing instead of reading them")
     options = parser.parse_args(arguments)
 
     def check() -> int:
-        worst = Severity.OK
-        for store in command.open_buffers(options):
-            report = verify(
-                store, deep=not options.shallow, manifest_path=options.manifest_path, data_prefix=options.data_prefix
-            )
-            worst = max(worst, report.severity)
+        report = verify(
+            command.open_url(options),
+            deep=not options.shallow,
+            manifest_path=options.manifest_path,
+            data_prefix=options.data_prefix,
+        )
+        for part in report.partitions or (report,):
             if options.json:
-                command.write_line(json.dumps(report.as_json()))
-                continue
-            command.write_line(str(report))
-            for found in report.findings:
-                command.write_line(f"  {found.kind}: {found.key}: {found.what}")
-        return int(worst)
+                command.write_line(json.dumps(part.as_json()))
+            elif part.error is None:
+                command.write_line(str(part))
+                for found in part.findings:
+                    command.write_line(f"  {found.kind}: {found.key}: {found.what}")
+            if part.error is not None:
+                command.write_error(part.error)
+        return int(report.severity)
 
     return command.run(check, on_failure=3)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.errors import Corrupt, NotFound
 from forebay.buffer.fetch import FetchHandle
-from forebay.buffer.findings import Finding, Kind, VerifyReport
+from forebay.buffer.findings import REPORTED_FINDINGS, Finding, Kind, VerifyReport
 from forebay.buffer.groups import open_cursor, parse_cursor_key
 from forebay.buffer.inventory import Inventory
 from forebay.buffer.manifest import Head, Manifest
@@ -19,6 +19,7 @@ from forebay.buffer.names import LOWEST, ulid_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from forebay.buffer.clock import Clock
     from forebay.buffer.manifest import Queue, State
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from forebay.buffer.model import BatchDescriptor
     from forebay.buffer.store import ObjectInfo
 
-REPORTED_FINDINGS: Final = 1000
 _ENTRIES_AT_ONCE: Final = 1000
 
 
@@ -66,13 +66,14 @@ class Walk:
 
     def _report(self, state: State | None) -> VerifyReport:
         version = None if state is None else 2 if isinstance(state, Head) else 1
+        counts: dict[str, Any] = dict(self._counts)
         return VerifyReport(
             self._store.url,
             self._deep,
             version,
             segments=len(self._nodes),
             findings=tuple(self._findings),
-            **self._counts,
+            **counts,
         )
 
     def _find(self, kind: Kind, key: str, what: str) -> None:

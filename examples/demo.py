@@ -1,9 +1,12 @@
-"""forebay at work, end to end, on local files: produce from several processes, consume in parallel, take over, sweep.
+"""The main job, end to end, on local files: produce, land in Parquet, die and take over, aggregate by Spark, sweep.
 
     python examples/demo.py                       # files in a temporary folder
-    python examples/demo.py --url file:///tmp/b   # an empty folder of your own, kept afterwards
+    python examples/demo.py --keep                # the same, and the folder stays, to look around in
+    python examples/demo.py --no-spark            # without Spark, which takes half a minute
 
-The summary at the end proves that every event was read, none was lost and none came twice.
+Three processes produce a clickstream. A runtime lands it in Parquet, is killed without warning, and another one takes
+over. Spark reads the buffer straight from the store. The collector sweeps what has been read. The table at the end
+proves that every event arrived, none was lost and none came twice.
 """
 
 from __future__ import annotations
@@ -11,16 +14,22 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 import forebay
 from forebay.gc import Collector
+from forebay.runtime import Combining, ParquetSink, Runtime, Source
+from forebay.runtime.decoders import JsonLines
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -29,6 +38,8 @@ PRODUCERS = 3
 CALLS = 400
 EVENTS_PER_CALL = 50
 PAGES = ("/", "/search", "/product", "/cart", "/checkout")
+COLUMNS = pa.schema([("service", pa.int64()), ("number", pa.int64()), ("page", pa.string())])
+WAIT_SECONDS = 60
 
 
 def produce_clicks(url: str, name: int, done: Queue[int]) -> None:
@@ -42,87 +53,146 @@ def produce_clicks(url: str, name: int, done: Queue[int]) -> None:
                 for n in range(first, first + EVENTS_PER_CALL)
             ]
             handles.append(producer.produce(events, metadata=f"service={name}".encode()))
-            time.sleep(0.002)  # a service has other things to do
+            time.sleep(0.005)  # a service has other things to do
     for handle in handles:
-        handle.result(timeout=60)
+        handle.result(timeout=WAIT_SECONDS)
     done.put(len(handles) * EVENTS_PER_CALL)
 
 
-def consume(consumer: forebay.Consumer, seen: Counter[tuple[int, int]], pages: Counter[str], *, stop_after: int) -> int:
-    """Fetch with four workers, count what came, and acknowledge; returns how many batches were acknowledged."""
-    acknowledged = 0
-    fetch = consumer.fetch_handle().fetch
-    with ThreadPoolExecutor(4) as workers:
-        while acknowledged < stop_after:
-            descriptors = consumer.next_descriptors(min(16, stop_after - acknowledged))
-            if not descriptors:
-                break
-            for batch in workers.map(fetch, descriptors):
-                for entry in batch.entries:
-                    event = json.loads(entry)
-                    seen[event["service"], event["number"]] += 1
-                    pages[event["page"]] += 1
-            consumer.ack_through(descriptors[-1].sequence)
-            acknowledged += len(descriptors)
-    return acknowledged
+def land(url: str, lake: str, *, until_caught_up: bool) -> int:
+    """Copy the clicks into Parquet files, and return how many this process has copied."""
+    with ParquetSink(f"file://{lake}", combining=Combining(target_bytes=1 << 20, max_seconds=0.5)) as sink:
+        runtime = Runtime([Source(url, group="lake")], sink, decoder=JsonLines(COLUMNS))
+        return runtime.run(until_caught_up=until_caught_up).rows
 
 
-def run(url: str) -> bool:
-    print(f"buffer     {url}")
+def land_until_killed(url: str, lake: str) -> None:
+    land(url, lake, until_caught_up=False)
+
+
+@dataclass(frozen=True)
+class Count:
+    """What arrived somewhere."""
+
+    where: str
+    rows: int
+    distinct: int
+
+    def missing(self, produced: int) -> int:
+        return produced - self.distinct
+
+    def doubled(self) -> int:
+        return self.rows - self.distinct
+
+
+def count_parquet(lake: str) -> Count:
+    clicks = pq.read_table(lake, columns=["service", "number"])
+    return Count("in Parquet", clicks.num_rows, clicks.group_by(["service", "number"]).aggregate([]).num_rows)
+
+
+def count_by_spark(url: str) -> Count:
+    """Aggregate the clicks where they are: no copy, no jar, no listing."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415  (the other parts run without Spark)
+    from pyspark.sql.functions import col, count, countDistinct, from_json  # noqa: PLC0415
+
+    from forebay.runtime.spark import ensure_java  # noqa: PLC0415
+
+    ensure_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the Python that forebay is installed in
+    builder = SparkSession.builder.master("local[2]").appName("forebay demo").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        # A hold would keep what Spark reads from being swept, and for minutes after; here nobody sweeps meanwhile.
+        values = spark.read.format("forebay").option("holdSeconds", 0).load(url)
+        fields = "service int, number int, page string"
+        clicks = values.select(from_json(col("value").cast("string"), fields).alias("click")).select("click.*").cache()
+        views = clicks.groupBy("page").agg(count("*").alias("views")).orderBy("page").collect()
+        print("Spark       " + ", ".join(f"{row['page']} {row['views']:,}" for row in views), flush=True)
+        found = clicks.agg(count("*").alias("rows"), countDistinct("service", "number").alias("distinct")).first()
+        assert found is not None
+        return Count("seen by Spark", found["rows"], found["distinct"])
+    finally:
+        spark.stop()
+
+
+def run(folder: str, *, with_spark: bool) -> bool:
+    url, lake = f"file://{folder}/clicks", f"{folder}/lake"
+    say("buffer", url)
     began = time.perf_counter()
     context = multiprocessing.get_context("spawn")
     done: Queue[int] = context.Queue()
     services = [context.Process(target=produce_clicks, args=(url, name, done)) for name in range(PRODUCERS)]
-    for service in services:
-        service.start()
-    for service in services:
-        service.join()
+    first = context.Process(target=land_until_killed, args=(url, lake))
+    for process in (*services, first):
+        process.start()
+    try:
+        landed = wait_for_files(lake, first)
+        first.kill()
+        first.join()
+        say("killed", f"the first runtime, in the middle of its work: {landed} files written")
+        for service in services:
+            service.join()
+    finally:
+        for process in (*services, first):
+            process.kill()
+            process.join()
     if any(service.exitcode for service in services):
         print("failed     a producer did not get through; its error is above", file=sys.stderr)
         return False
-    produced = sum(done.get(timeout=10) for _ in services)
-    print(f"produced   {produced:,} events, durable, by {PRODUCERS} processes in {time.perf_counter() - began:.1f} s")
+    produced = sum(done.get(timeout=WAIT_SECONDS) for _ in services)
+    seconds = time.perf_counter() - began
+    say("produced", f"{produced:,} events, durable, by {PRODUCERS} processes in {seconds:.1f} s")
 
-    seen: Counter[tuple[int, int]] = Counter()
-    pages: Counter[str] = Counter()
-    first = forebay.Consumer(url)
-    waiting = len(first)
-    taken = consume(first, seen, pages, stop_after=waiting // 2)
-    print(f"consumed   {taken} of {waiting} batches by consumer 1, with 4 fetch workers")
-
-    second = forebay.Consumer(url)
-    try:
-        first.next_descriptors(1)
-    except forebay.Fenced:
-        print("took over  consumer 2 opened the buffer; consumer 1 is fenced and stops")
-    taken = consume(second, seen, pages, stop_after=sys.maxsize)
-    second.close()
-    print(f"consumed   {taken} batches by consumer 2")
-
+    rows = land(url, lake, until_caught_up=True)
+    say("took over", f"a second runtime landed the other {rows:,} rows; what the first had begun, it wrote again")
+    counts = [count_parquet(lake)]
+    if with_spark:
+        say("Spark", "starts …")
+        counts.append(count_by_spark(url))
     report = Collector(url, grace=0.1).collect_once()
-    print(f"collected  {report.deleted} objects that everyone has read, {report.kept} batches left")
+    say("collected", f"{report.deleted} objects that everyone has read, {report.kept} batches left")
 
-    print("pages      " + ", ".join(f"{page} {count:,}" for page, count in sorted(pages.items())))
-    lost = PRODUCERS * CALLS * EVENTS_PER_CALL - len(seen)
-    doubled = sum(count - 1 for count in seen.values())
-    print(f"summary    produced {produced:,}   read {sum(seen.values()):,}   lost {lost}   doubled {doubled}")
-    return lost == 0 and doubled == 0 and produced == sum(seen.values())
+    print(f"\n{'':14} {'events':>8} {'lost':>6} {'doubled':>8}")
+    print(f"{'produced':14} {produced:>8,}")
+    for found in counts:
+        print(f"{found.where:14} {found.rows:>8,} {found.missing(produced):>6} {found.doubled():>8}")
+    return all(found.rows == found.distinct == produced for found in counts)
+
+
+def wait_for_files(lake: str, runtime: multiprocessing.process.BaseProcess) -> int:
+    """Return how many files there are once there are some."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline and runtime.is_alive():
+        if files := len(list(Path(lake).glob("*.parquet"))):
+            return files
+        time.sleep(0.05)
+    raise SystemExit("failed     the first runtime wrote nothing; its error is above")
+
+
+def say(what: str, how: str) -> None:
+    print(f"{what:11} {how}", flush=True)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--url", help="a buffer to use and keep; it must be empty")
-    url = parser.parse_args().url
-    if url is not None:
-        return 0 if run(url) else 1
+    parser.add_argument("--keep", action="store_true", help="leave the folder, and say how to look around in it")
+    parser.add_argument("--no-spark", action="store_true", help="leave out Spark")
+    options = parser.parse_args()
     folder = tempfile.mkdtemp(prefix="forebay-demo-")
     try:
-        return 0 if run(f"file://{folder}/clicks") else 1
+        proven = run(folder, with_spark=not options.no_spark)
     except KeyboardInterrupt:
-        print("interrupted; nothing is left behind", file=sys.stderr)
+        print("interrupted", file=sys.stderr)
         return 130
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if options.keep:
+            print(f"\nkept in {folder}; try:\n  forebay verify file://{folder}/clicks")
+            print(f"  forebay gc --dry-run file://{folder}/clicks")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    print("\nproven: every event arrived once" if proven else "\nFAILED: see the table")
+    return 0 if proven else 1
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from json import dumps
 from typing import TYPE_CHECKING
 
 from forebay.buffer import command
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from forebay.buffer.clock import Clock
+    from forebay.gc.report import CollectionReport
 
 _EXAMPLES = """\
 examples:
@@ -27,15 +28,15 @@ examples:
   forebay gc s3://lake/clicks --retention-age 604800 --retention-bytes 1000000000000
   forebay gc s3://lake/clicks --option endpoint_url=http://localhost:8333
 
-exit status: 0 done, 1 some objects could not be deleted (run it again), 2 wrong usage or the buffer cannot be read,
-130 interrupted
+exit status: 0 done, 1 some objects could not be deleted (run it again), 2 wrong usage or the buffer or a partition
+cannot be read, 130 interrupted
 """
 
 
 def main(arguments: list[str] | None = None, *, clock: Clock | None = None) -> int:
     """Run the command, and return its exit status."""
     parser = command.make_parser(
-        "forebay gc", "Delete what every reader of a buffer has read, and what nobody ever listed.", _EXAMPLES
+        "forebay gc", "Delete what every reader of a buffer or topic has read, and what nobody ever listed.", _EXAMPLES
     )
     parser.add_argument(
         "--grace",
@@ -62,9 +63,17 @@ def _collect(options: Namespace, clock: Clock) -> int:
     retention = None
     if options.retention_age is not None or options.retention_bytes is not None:
         retention = Retention(max_age=options.retention_age, max_bytes=options.retention_bytes)
+    collector = Collector(
+        command.open_url(options),
+        grace=options.grace,
+        retention=retention,
+        manifest_path=options.manifest_path,
+        data_prefix=options.data_prefix,
+        clock=clock,
+    )
     while True:
         try:
-            status = _collect_all(options, retention, clock)
+            report = collector.collect_once(dry_run=options.dry_run)
         except (InvalidInput, Unsupported):
             raise
         except ForebayError as error:
@@ -72,29 +81,24 @@ def _collect(options: Namespace, clock: Clock) -> int:
                 raise
             command.write_error(error)
         else:
+            status = max(_write(part, json=options.json) for part in report.partitions or (report,))
             if options.every is None:
                 return status
         clock.sleep(options.every)
 
 
-def _collect_all(options: Namespace, retention: Retention | None, clock: Clock) -> int:
-    """Collect the buffer, or all partitions of the topic as it is now."""
-    status = 0
-    for store in command.open_buffers(options):
-        report = Collector(
-            store,
-            grace=options.grace,
-            retention=retention,
-            manifest_path=options.manifest_path,
-            data_prefix=options.data_prefix,
-            clock=clock,
-        ).collect_once(dry_run=options.dry_run)
-        command.write_line(json.dumps(report.as_json()) if options.json else str(report))
-        if not options.json:
-            for key, error in report.failed.items():
-                command.write_line(f"  failed: {key}: {error}")
-        status = max(status, int(report.failed_count > 0))
-    return status
+def _write(report: CollectionReport, *, json: bool) -> int:
+    """Write what became of one buffer, and return the exit status that it makes."""
+    if json:
+        command.write_line(dumps(report.as_json()))
+    elif report.error is None:
+        command.write_line(str(report))
+        for key, error in report.failed.items():
+            command.write_line(f"  failed: {key}: {error}")
+    if report.error is not None:
+        command.write_error(report.error)
+        return 2
+    return int(report.failed_count > 0)
 
 
 if __name__ == "__main__":

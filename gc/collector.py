@@ -1,21 +1,21 @@
-"""The collector of one buffer (rfcs/0006)."""
+"""The collector of a buffer, or of every partition of a topic (rfcs/0006)."""
 
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from threading import Condition, Lock, Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forebay.buffer import metrics
 from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import InvalidInput, Unsupported
-from forebay.buffer.manifest import Manifest, Queue
+from forebay.buffer.errors import ForebayError, InvalidInput
+from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.base import check_key
+from forebay.buffer.topic import Topic
+from forebay.gc.buffer_collector import BufferCollector, Settings
 from forebay.gc.report import CollectionReport
-from forebay.gc.sweep import Sweep
-from forebay.gc.v1 import collect_v1
-from forebay.gc.v2 import CollectionV2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,14 +23,16 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from forebay.buffer.clock import Clock, Random
-    from forebay.buffer.manifest import Head
+    from forebay.buffer.eventlog import AuditTrail
     from forebay.gc.retention import Retention
 
 _log = logging.getLogger("forebay.gc")
 
+_PARTITIONS_AT_ONCE: Final = 8
+
 
 class Collector:
-    """Deletes the objects of a buffer that nobody needs any more.
+    """Deletes the objects of a buffer, or of a topic's partitions, that nobody needs any more.
 
     A native buffer may have any number of collectors, with any clocks: what is listed is never deleted, and what was
     deleted is never listed. In a buffer of version 1 that holds only if no process pauses for longer than `grace`.
@@ -38,15 +40,21 @@ class Collector:
     It decides by the store's time alone: when the store says that the manifest was last written. Where that is older
     than `grace` by this machine's clock, the manifest of a native buffer is written once to hear the time anew.
 
+    Of a topic it collects each partition, as many as there are each time; one that fails keeps no other from being
+    collected.
+
     A consumer runs no collector of its own: start one beside it, in the same process or elsewhere.
 
     Args:
-        url: the buffer, such as `s3://lake/clicks`, or its store if it is open already.
+        url: the buffer or topic, such as `s3://lake/clicks`, or its store if it is open already.
         grace: seconds that an upload may take to be listed. In a native buffer a slower one is only uploaded again;
             in one of version 1, keep it longer than any pause of any process.
         retention: bounds beyond which batches are dropped though not every reader has read them. Native buffers only.
+            Of a topic, each partition has these bounds to itself.
         manifest_path: the manifest's key below `url`.
         data_prefix: the folder below `url` that batches are stored in.
+        events: an audit trail, to which every deletion is told before it starts and when it has ended: two appends for
+            up to a thousand objects. None tells nobody.
         storage_options: credentials, endpoint and client of the store.
     """
 
@@ -58,117 +66,84 @@ class Collector:
         retention: Retention | None = None,
         manifest_path: str = "manifest",
         data_prefix: str = "data",
+        events: AuditTrail | None = None,
         storage_options: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
         if not grace >= 0:
             raise InvalidInput(f"grace must be a number of seconds, 0 or more, not {grace}")
-        check_key(data_prefix)
         self._store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
         self.url = self._store.url
-        self._grace = grace
-        self._retention = retention
-        self._manifest_path = manifest_path
-        self._data_prefix = data_prefix
         self._clock = clock or SystemClock()
-        self._queue = Queue(self._store, manifest_path, role="collector", clock=clock, random=random)
-        self._attributes = {"buffer": self.url}
+        self._settings = Settings(
+            grace=grace,
+            retention=retention,
+            manifest_path=manifest_path,
+            data_prefix=check_key(data_prefix),
+            events=events,
+            is_stopped=lambda: self._stopping or self._interrupted,
+            clock=self._clock,
+            random=random,
+        )
+        self._buffer = BufferCollector(self._store, self._settings)
+        self._partitions: dict[int, BufferCollector] = {}
         self._collecting = Lock()
+        self._interrupted = False
         self._waking = Condition()
         self._stopping = False
         self._thread: Thread | None = None
         self.failed_runs = 0
-        """Collections in the background that ended in an error. Each is logged, and the next one starts anew."""
+        """Collections in the background that ended in an error, or could not collect some partition. Each is logged,
+        and the next one starts anew."""
 
     def collect_once(self, dry_run: bool = False) -> CollectionReport:
         """Trim what every reader has read, delete what is free to be deleted, and return what was done.
 
-        Objects that cannot be deleted are in the report and no error: the next collection tries again. A dry run
-        changes nothing and returns what a collection would do now, if this machine's clock is right.
+        Objects that cannot be deleted are in the report and no error: the next collection tries again. So are
+        partitions of a topic that could not be collected: see `CollectionReport.error`. A dry run changes nothing and
+        returns what a collection would do now, if this machine's clock is right.
 
         Raises:
             StoreError: the manifest or a cursor cannot be read or written; nothing was deleted.
             Corrupt: one of them is damaged, or the manifest is gone; nothing was deleted.
             Unsupported: retention is set, and the buffer is of version 1.
+            NotReady: it is a topic that has no partitions yet.
         """
         with self._collecting:
-            began = self._clock.monotonic()
-            report = self._collect(dry_run=dry_run)
-            if not dry_run:
-                metrics.collection_deleted.add(report.deleted, self._attributes)
-                metrics.collection_failed.add(report.failed_count, self._attributes)
-                metrics.collection_duration.record(self._clock.monotonic() - began, self._attributes)
-            _log.info("%s", report)
-            return report
+            try:
+                return self._buffer.collect(dry_run=dry_run)
+            except IsTopic:
+                return self._collect_topic(dry_run=dry_run)
 
-    def _collect(self, *, dry_run: bool) -> CollectionReport:
-        # Before the manifest: version 1 relies on seeing there whatever was listed by this time.
-        store_time_ms = self._store_time()
-        state = self._queue.read()
-        if store_time_ms is None:
-            return CollectionReport(self.url, dry_run)
-        if isinstance(state, Manifest):
-            return self._collect_v1(state, store_time_ms, dry_run=dry_run)
-        return self._collect_v2(state, store_time_ms, dry_run=dry_run)
+    def _collect_topic(self, *, dry_run: bool) -> CollectionReport:
+        topic = Topic(self._store, clock=self._clock, random=self._settings.random)
+        for number in range(len(self._partitions), topic.partitions):
+            self._partitions[number] = BufferCollector(topic.partition(number), self._settings)
+        self._interrupted = False
+        with ThreadPoolExecutor(_PARTITIONS_AT_ONCE, thread_name_prefix="forebay-collector") as pool:
+            try:
+                partitions = pool.map(lambda part: self._collect_partition(part, dry_run), self._partitions.values())
+                report = CollectionReport.of_topic(self.url, dry_run, tuple(partitions))
+            except BaseException:
+                self._interrupted = True  # those under way end after the request that they are at
+                raise
+        _log.info("%s", report)
+        return report
 
-    def _store_time(self) -> int | None:
-        """When the store last wrote the manifest, by its own clock; None if there is no manifest."""
-        found = next(iter(self._store.list(self._manifest_path)), None)
-        return found.modified_ms if found is not None and found.key == self._manifest_path else None
-
-    def _collect_v1(self, manifest: Manifest, store_time_ms: int, *, dry_run: bool) -> CollectionReport:
-        if self._retention is not None:
-            raise Unsupported(f"{self._queue.url} is of version 1, which retention cannot trim: migrate it first")
-        sweep = self._sweep(dry_run=dry_run)
-        floor = collect_v1(
-            manifest, sweep, data_prefix=self._data_prefix, store_time_ms=store_time_ms, grace=self._grace
-        )
-        return self._report(sweep, kept=manifest.count, floor=floor)
-
-    def _collect_v2(self, head: Head, store_time_ms: int, *, dry_run: bool) -> CollectionReport:
-        collection = CollectionV2(self._queue, head.buffer_id)
-        now_ms = store_time_ms
-        # In a buffer that nobody writes, the store's time of it stands still: no hold would expire, nothing would come
-        # of age. Our own clock only says when to ask again; if it is wrong, that is one write for nothing.
-        if self._clock.now_ms() - store_time_ms > self._grace * 1000:
-            if dry_run:
-                now_ms = self._clock.now_ms()
-            else:
-                collection.touch()
-                now_ms = self._store_time() or store_time_ms
-        decision, head = collection.trim(now_ms=now_ms, grace=self._grace, retention=self._retention, dry_run=dry_run)
-        if decision.dropped and not dry_run:
-            metrics.collection_dropped.add(decision.dropped, self._attributes)
+    def _collect_partition(self, partition: BufferCollector, dry_run: bool) -> CollectionReport:
+        if self._settings.is_stopped():
+            return CollectionReport(partition.url, dry_run)
+        try:
+            return partition.collect(dry_run=dry_run)
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is no reason to leave the others uncollected
             _log.warning(
-                "%s: retention dropped %d batches that not every reader had read, the last of them %d",
-                self.url,
-                decision.dropped,
-                decision.head.first_sequence - 1,
+                "%s could not be collected, and is tried again next time: %s",
+                partition.url,
+                error,
+                exc_info=None if isinstance(error, ForebayError) else error,
             )
-        sweep = self._sweep(dry_run=dry_run)
-        collection.delete(head, sweep, self._data_prefix)
-        return self._report(
-            sweep,
-            kept=head.count,
-            trimmed=decision.trimmed,
-            dropped_unread=decision.dropped,
-            expired_holds=decision.expired,
-            floor=head.gc_floor,
-        )
-
-    def _sweep(self, *, dry_run: bool) -> Sweep:
-        return Sweep(self._store, dry_run=dry_run, is_stopped=lambda: self._stopping)
-
-    def _report(self, sweep: Sweep, **found: Any) -> CollectionReport:
-        return CollectionReport(
-            self.url,
-            sweep.dry_run,
-            deleted=sweep.deleted,
-            failed=sweep.failed,
-            failed_count=sweep.failed_count,
-            **found,
-        )
+            return CollectionReport(partition.url, dry_run, error=error)
 
     # In the background
 
@@ -209,12 +184,18 @@ class Collector:
         going_on = True
         while going_on:
             try:
-                self.collect_once()
+                report = self.collect_once()
             except Exception:  # noqa: BLE001 - whatever it was, the next collection starts from nothing
-                self.failed_runs += 1
-                metrics.collection_errors.add(1, self._attributes)
                 _log.exception("%s: a collection failed; the next one is in %s s", self.url, interval)
+                self._count_failure([self.url])
+            else:
+                self._count_failure([part.url for part in report.partitions if part.error is not None])
             going_on = self._wait(interval)
+
+    def _count_failure(self, urls: list[str]) -> None:
+        self.failed_runs += bool(urls)
+        for url in urls:
+            metrics.collection_errors.add(1, {"buffer": url})
 
     def _wait(self, seconds: float) -> bool:
         """Wait, and return whether to go on."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from forebay.buffer.names import LOWEST
+from forebay.gc.sweep import REPORTED_FAILURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, Self
 
     from forebay.buffer.errors import StoreError
 
@@ -19,7 +21,7 @@ class CollectionReport:
     """What one collection did or, as a dry run, would have done."""
 
     url: str
-    """The buffer."""
+    """The buffer or topic."""
     dry_run: bool
     deleted: int = 0
     """Objects deleted: batches, segments and cursors."""
@@ -37,15 +39,42 @@ class CollectionReport:
     """The ids of holds that ran out."""
     floor: str = LOWEST
     """Everything named below it is free to be deleted."""
+    error: Exception | None = None
+    """Of a topic's partition: why it could not be collected. The next collection tries again."""
+    partitions: tuple[CollectionReport, ...] = ()
+    """Of a topic: each partition's own report. The topic's is their sum, with keys from the topic's URL on."""
+
+    @classmethod
+    def of_topic(cls, url: str, dry_run: bool, partitions: tuple[Self, ...]) -> Self:
+        """Sum the partitions' reports up."""
+        failed = ((f"{_folder(part, url)}/{key}", why) for part in partitions for key, why in part.failed.items())
+        return cls(
+            url,
+            dry_run,
+            deleted=sum(part.deleted for part in partitions),
+            failed=dict(islice(failed, REPORTED_FAILURES)),
+            failed_count=sum(part.failed_count for part in partitions),
+            kept=sum(part.kept for part in partitions),
+            trimmed=sum(part.trimmed for part in partitions),
+            dropped_unread=sum(part.dropped_unread for part in partitions),
+            expired_holds=tuple(hold for part in partitions for hold in part.expired_holds),
+            floor=min(part.floor for part in partitions),
+            partitions=partitions,
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The report as plain values."""
-        plain = asdict(self)
-        plain["failed"] = {key: str(error) for key, error in self.failed.items()}
-        plain["expired_holds"] = list(self.expired_holds)
-        return plain
+        return {
+            **{known.name: getattr(self, known.name) for known in fields(self)},
+            "failed": {key: str(error) for key, error in self.failed.items()},
+            "expired_holds": list(self.expired_holds),
+            "error": None if self.error is None else str(self.error),
+            "partitions": [part.as_json() for part in self.partitions],
+        }
 
     def __str__(self) -> str:
+        if self.error is not None:
+            return f"{self.url}: COULD NOT BE COLLECTED: {self.error}"
         did = "would have deleted" if self.dry_run else "deleted"
         parts = [f"{did} {self.deleted} objects", f"trimmed {self.trimmed} batches", f"kept {self.kept}"]
         if self.dropped_unread:
@@ -54,4 +83,10 @@ class CollectionReport:
             parts.append(f"let {len(self.expired_holds)} expired holds go")
         if self.failed_count:
             parts.append(f"failed to delete {self.failed_count}")
+        if errors := sum(part.error is not None for part in self.partitions):
+            parts.append(f"COULD NOT COLLECT {errors} OF {len(self.partitions)} PARTITIONS")
         return f"{self.url}: {', '.join(parts)}"
+
+
+def _folder(part: CollectionReport, url: str) -> str:
+    return part.url.removeprefix(f"{url}/")

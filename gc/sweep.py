@@ -12,6 +12,7 @@ from forebay.buffer.names import ulid_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from forebay.buffer.eventlog import AuditTrail
     from forebay.buffer.manifest import Head
     from forebay.buffer.store import ObjectStore
 
@@ -26,8 +27,11 @@ class Sweep:
     Nothing that fails ends it: failures are kept by key, and the next pass meets the same objects again.
     """
 
-    def __init__(self, store: ObjectStore, *, dry_run: bool, is_stopped: Callable[[], bool]) -> None:
+    def __init__(
+        self, store: ObjectStore, *, dry_run: bool, is_stopped: Callable[[], bool], events: AuditTrail | None = None
+    ) -> None:
         self._store = store
+        self._events = events
         self.dry_run = dry_run
         self._is_stopped = is_stopped
         self.deleted = 0
@@ -96,10 +100,15 @@ class Sweep:
         if not chunk or self.dry_run:
             self.deleted += len(chunk)
             return
+        if self._events is not None:
+            self._events.record("delete.started", self._store.url, objects=chunk)
         try:
             failed = self._store.delete(chunk)
         except StoreError as error:
             failed = dict.fromkeys(chunk, error)
+        if self._events is not None:
+            reasons = {key: str(reason) for key, reason in failed.items()}
+            self._events.record("delete.finished", self._store.url, objects=chunk, failed=reasons)
         for key, reason in failed.items():
             self._note_failure(key, reason)
         self.deleted += len(chunk) - len(failed)

@@ -1,1 +1,47 @@
-"""The parallel consumer runtime."""
+"""The parallel consumer runtime: sources, many workers, one sink (rfcs/0007)."""
+
+from __future__ import annotations
+
+from forebay.runtime.config import RuntimeConfig
+from forebay.runtime.contract import (
+    Answer,
+    Combining,
+    Commit,
+    CommitIdentity,
+    Committed,
+    Decoder,
+    Fatal,
+    MaybeCommitted,
+    NotCommitted,
+    Sink,
+)
+from forebay.runtime.dead_letter import DeadLetter, Halted
+from forebay.runtime.runtime import Runtime
+from forebay.runtime.sinks import BufferSink, CallableSink, DeltaSink, ParquetSink
+from forebay.runtime.source import Source
+from forebay.runtime.status import RuntimeStatus, SourceStatus, StageStatus
+
+__all__ = [
+    "Answer",
+    "BufferSink",
+    "CallableSink",
+    "Combining",
+    "Commit",
+    "CommitIdentity",
+    "Committed",
+    "DeadLetter",
+    "Decoder",
+    "DeltaSink",
+    "Fatal",
+    "Halted",
+    "MaybeCommitted",
+    "NotCommitted",
+    "ParquetSink",
+    "Runtime",
+    "RuntimeConfig",
+    "RuntimeStatus",
+    "Sink",
+    "Source",
+    "SourceStatus",
+    "StageStatus",
+]

@@ -10,6 +10,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from forebay import Consumer
@@ -17,10 +18,11 @@ from forebay import Consumer
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def run(name: str, *arguments: str, stdin: bytes = b"") -> str:
+def run(name: str, *arguments: str, stdin: bytes = b"", timeout: float = 110) -> str:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *arguments], input=stdin, capture_output=True, timeout=110, check=False
-    )
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        input=stdin, capture_output=True, timeout=timeout, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
 
@@ -34,12 +36,15 @@ def entries_at(url: str) -> list[bytes]:
     return [entry for batch in Consumer(url) for entry in batch.entries]
 
 
+@pytest.mark.timeout(400)
 def test_demo_loses_and_doubles_nothing() -> None:
-    shown = run("demo.py")
-    assert "produced 60,000   read 60,000   lost 0   doubled 0" in shown
-    assert "consumer 1 is fenced" in shown
-    assert "0 batches left" in shown
-    assert "collected  0 objects" not in shown
+    shown = run("demo.py", timeout=380)
+    table = [line.split() for line in shown.splitlines()]
+    assert ["in", "Parquet", "60,000", "0", "0"] in table
+    assert ["seen", "by", "Spark", "60,000", "0", "0"] in table
+    assert "killed      the first runtime" in shown
+    assert "collected   0 objects" not in shown
+    assert "proven: every event arrived once" in shown
 
 
 def test_plain_script_prints_what_it_wrote(url: str) -> None:
@@ -78,3 +83,22 @@ def test_web_service_answers_when_the_event_is_durable_and_stops_cleanly(url: st
         service.kill()
         service.wait()
     assert sorted(entries_at(url)) == sorted(b"event %d" % i for i in range(40))
+
+
+def test_json_to_parquet_writes_every_event_once_however_often_it_runs(url: str, tmp_path: Path) -> None:
+    for total in (1000, 2000):
+        assert "1000 rows in 1 commits" in run("json_to_parquet.py", url, f"file://{tmp_path}/files")
+        table = pq.read_table(tmp_path / "files")
+        assert table.num_rows == total
+        assert {"page", "user", "at", "ingestion_time", "ingestion_date"} == set(table.column_names)
+
+
+def test_json_to_delta_writes_every_event_once_and_keeps_what_is_no_json(url: str, tmp_path: Path) -> None:
+    table = f"file://{tmp_path}/table"
+    assert run("json_to_delta.py", url, table) == "1000 rows at version 1; 1 dead letters\n"
+    assert run("json_to_delta.py", url, table) == "2000 rows at version 2; 1 dead letters\n"
+    assert entries_at(f"{url}-dead") == [b"this is no JSON"] * 2
+
+
+def test_events_to_function_counts_every_event(url: str) -> None:
+    assert run("events_to_function.py", url).split("\n")[:3] == ["750 /", "750 /cart", "250 /checkout"]

@@ -35,7 +35,10 @@ LAYERS = [
     {"forebay.buffer.filling", "forebay.buffer.upload", "forebay.buffer.fetch", "forebay.buffer.groups"},
     {"forebay.buffer.producer", "forebay.buffer.consumer"},
     {"forebay.buffer"},
+    {"forebay.buffer.eventlog"},
+    {"forebay.runtime.catalog"},
     {"forebay.runtime", "forebay.gc"},
+    {"forebay.runtime.spark"},
     {"forebay"},
     {"forebay.testing"},
 ]

@@ -17,7 +17,7 @@ PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 def test_program_in_the_readme_runs(program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"file://{tmp_path}/clicks"
     with forebay.Producer(url) as producer:
-        producer.produce(b"from before")
+        producer.produce(b'{"page": "/from-before"}')
     exec(re.sub(r"(s3://lake|file:///tmp)/clicks", url, program), {})
     with forebay.Producer(url) as producer:
         producer.produce(b"still works")

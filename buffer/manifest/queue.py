@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
+from hashlib import blake2b
 from threading import RLock
 from typing import TYPE_CHECKING, TypeVar
 
@@ -30,10 +31,11 @@ from forebay.buffer.manifest.head import LASTING, Head, trimmed
 from forebay.buffer.manifest.segments import Segments
 from forebay.buffer.manifest.state import Profile, State, check_no_remains, read_state
 from forebay.buffer.manifest.v1 import Manifest
+from forebay.buffer.model import Reader
 from forebay.buffer.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.manifest.head import Ref
@@ -209,10 +211,11 @@ class Queue:
 
     # Appending
 
-    def append(self, batches: Sequence[NewBatch], *, number: int | None = None) -> range:
+    def append(self, batches: Sequence[NewBatch], *, number: int | None = None, let_go: str | None = None) -> range:
         """Add stored batches to the end, in order and all at once, and return their sequences.
 
         `number` is what the manifest remembers of this writer, higher than before; by default it counts appends.
+        `let_go` is a hold that kept them until now, and that the same write ends.
 
         Raises:
             BelowFloor: a batch is named below the collector's floor; nothing was appended.
@@ -226,12 +229,16 @@ class Queue:
             self._seal_if_due()
             while True:
                 try:
-                    return self._append(tuple(batches), self._number + 1 if number is None else number)
+                    return self._append(tuple(batches), self._number + 1 if number is None else number, let_go)
                 except _NotRegistered:
-                    self._update(
-                        lambda state: self._as_head(state).register_writer(self.writer_id),
-                        lambda state: isinstance(state, Head) and self.writer_id in state.writers,
-                    )
+                    self.register_writer()
+
+    def register_writer(self) -> None:
+        """Have the manifest know this writer before its first append: its absence then means that it was forgotten."""
+        self._update(
+            lambda state: self._as_head(state).register_writer(self.writer_id),
+            lambda state: isinstance(state, Head) and self.writer_id in state.writers,
+        )
 
     def resume(self) -> int:
         """Return the number of this writer's last append, 0 if there is none; appends go on from it.
@@ -244,7 +251,7 @@ class Queue:
             self._number = 0 if writer is None else writer.number
             return self._number
 
-    def _append(self, batches: tuple[NewBatch, ...], number: int) -> range:
+    def _append(self, batches: tuple[NewBatch, ...], number: int, let_go: str | None) -> range:
         locations = [batch.location for batch in batches]
         tried: State | None = None
         place = 0
@@ -256,7 +263,8 @@ class Queue:
             place = tried.next_sequence
             if isinstance(tried, Manifest):
                 return tried.append(batches)
-            return self._add_to_head(tried, batches, number)
+            head = tried if let_go is None else tried.without_hold(let_go)
+            return self._add_to_head(head, batches, number)
 
         def is_mine(state: State) -> bool | None:
             nonlocal consumed
@@ -374,6 +382,22 @@ class Queue:
 
     def release(self, claim: Claim) -> None:
         """Nothing to do: the next claim simply comes on top."""
+
+    def plan(self, claim: Claim, ends: Collection[int]) -> None:  # noqa: ARG002 - as a group's
+        """There is no place for it: only a group's cursor keeps plans."""
+        raise Unsupported(f"{self.url}: the unnamed consumer cannot record what it is about to do: name a group")
+
+    def planned(self) -> tuple[int, ...]:
+        """Nothing is ever recorded for the unnamed consumer."""
+        return ()
+
+    @property
+    def reader(self) -> Reader:
+        """The unnamed consumer of this buffer, as last seen here."""
+        state = self.last_seen()
+        if isinstance(state, Head):
+            return Reader(state.buffer_id)
+        return Reader(blake2b(self.url.encode(), digest_size=16).hexdigest())
 
     def ack(self, claim: Claim, through: int) -> None:
         """Record that all batches up to and including `through` are done. What is recorded already does nothing.

@@ -27,7 +27,7 @@ def read_state(data: bytes | memoryview, location: str) -> State:
 
     Raises:
         Corrupt: they are of no known version, damaged, or contradict themselves.
-        InvalidInput: they are a topic's record.
+        IsTopic: they are a topic's record.
     """
     version = int.from_bytes(data[-2:], "little") if len(data) >= 2 else 0
     if version == envelope.VERSION:

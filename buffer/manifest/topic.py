@@ -18,6 +18,10 @@ MAX_PARTITIONS: Final = 100_000
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
 
 
+class IsTopic(InvalidInput):
+    """A topic stands where a buffer was looked for. Who can work on one partition after the other catches it."""
+
+
 class TopicRecord(Struct, frozen=True, array_like=True, tag="topic"):
     """One state of a topic's record; every change returns the next one."""
 
@@ -71,13 +75,13 @@ def read_record(data: bytes | memoryview, location: str) -> TopicRecord:
 
 
 def refuse_topic(data: bytes | memoryview, location: str) -> None:
-    """Raise `InvalidInput` if the bytes are a topic's record, to whoever took its URL for a buffer's."""
+    """Raise `IsTopic` if the bytes are a topic's record, to whoever took its URL for a buffer's."""
     try:
         record = unpack(data, TopicRecord, location)
     except Corrupt:
         return
     url = location.rpartition("/")[0]
-    raise InvalidInput(
-        f"{url} is a topic of {record.partitions} partitions, not a buffer: use TopicProducer and TopicConsumer of "
-        f"forebay.buffer.topic, or one of its partitions, such as {url}/{partition_name(0)}"
+    raise IsTopic(
+        f"{url} is a topic of {record.partitions} partitions, not a buffer: use TopicProducer, TopicConsumer and "
+        f"TopicGroups of forebay.buffer.topic, or one of its partitions, such as {url}/{partition_name(0)}"
     )

@@ -180,7 +180,7 @@ class ObstoreClient:
             "timeout": timedelta(seconds=max(_READ_LIMIT_SECONDS, read_timeout)),
             "allow_http": True,
         }
-        config = dict(options.config) if isinstance(options, NativeOptions) else _s3_config(options)
+        config = dict(options.config) if isinstance(options, NativeOptions) else options.object_store_config()
         return _CLASSES[self._scheme](
             self._bucket, config=config, client_options=client_options, retry_config={"max_retries": 0}
         )
@@ -214,18 +214,6 @@ class ObstoreClient:
         kind = _KIND.search(debug)
         detail = f"{type(error).__name__}, {kind[1]}" if kind else type(error).__name__
         return Failure(None, "", detail, never_sent=bool(kind and _CONNECTING.search(debug)), sent_once=False)
-
-
-def _s3_config(options: S3Options) -> dict[str, Any]:
-    config = {
-        "access_key_id": options.key,
-        "secret_access_key": options.secret,
-        "session_token": options.token,
-        "endpoint": options.endpoint_url,
-        "region": options.region,
-        "skip_signature": options.anon or None,
-    }
-    return {name: value for name, value in config.items() if value is not None}
 
 
 def _info(row: Any) -> ObjectInfo:

@@ -49,8 +49,8 @@ class ClientOptions:
         return [str(value) for name, value in self._given().items() if name not in self._SHOWN and len(str(value)) > 3]
 
     def seal(self) -> bytes:
-        """The options for a pickle, unreadable to the eye and to `grep`. This is *not* encryption."""
-        return base64.b64encode(zlib.compress(pickle.dumps(self._given())))
+        """The options for a pickle, as `seal` makes them."""
+        return seal(self._given())
 
     def _given(self) -> dict[str, Any]:
         given = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -61,8 +61,13 @@ class ClientOptions:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
+def seal(options: dict[str, Any]) -> bytes:
+    """Options for a pickle, unreadable to the eye and to `grep`. This is *not* encryption."""
+    return base64.b64encode(zlib.compress(pickle.dumps(options)))
+
+
 def unseal(sealed: bytes) -> dict[str, Any]:
-    """What was given to `ClientOptions.seal`. As trustworthy as the pickle it came in, and no more."""
+    """What was given to `seal`. As trustworthy as the pickle it came in, and no more."""
     options: dict[str, Any] = pickle.loads(zlib.decompress(base64.b64decode(sealed)))  # noqa: S301
     return options
 
@@ -113,6 +118,18 @@ class S3Options(ClientOptions):
             raise InvalidInput("storage option profile works with client='s3fs' only; pass key and secret instead")
         if self.endpoint_url is not None:
             _check_endpoint(self.endpoint_url)
+
+    def object_store_config(self) -> dict[str, Any]:
+        """The same in the words of Rust's object_store, which obstore and delta-rs are built on."""
+        config = {
+            "access_key_id": self.key,
+            "secret_access_key": self.secret,
+            "session_token": self.token,
+            "endpoint": self.endpoint_url,
+            "region": self.region,
+            "skip_signature": self.anon or None,
+        }
+        return {name: value for name, value in config.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -14,7 +14,7 @@ from forebay.buffer.clock import system_random
 from forebay.buffer.errors import Corrupt, ForebayError, InvalidInput, NotFound, NotReady
 from forebay.buffer.groups import GroupReader, check_group_name
 from forebay.buffer.manifest import Queue, read_state
-from forebay.buffer.manifest.topic import TopicRecord, partition_name, read_record
+from forebay.buffer.manifest.topic import IsTopic, TopicRecord, partition_name, read_record
 from forebay.buffer.register import Register, Snapshot
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.folder import FolderStore
@@ -132,7 +132,7 @@ def buffers_at(
     store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
     try:
         Queue(store, manifest_path).read()
-    except InvalidInput:
+    except IsTopic:
         topic = Topic(store)
         return [topic.partition(number) for number in range(topic.partitions)]
     return [store]
@@ -189,7 +189,8 @@ def check_place(place: str | int | datetime) -> str:
     """Return a place that means the same in every partition, as text, or raise `InvalidInput`."""
     if isinstance(place, int):
         raise InvalidInput(
-            f"in a topic a place is 'earliest', 'latest' or a time: sequence {place} is another batch in each partition"
+            "in a topic a place is 'earliest', 'latest' or a time: "
+            f"sequence {place} is another batch in each partition; name the partition, by its URL such as …/p-00000"
         )
     if place not in ("earliest", "latest"):
         parse_time(place)

@@ -600,6 +600,18 @@ def test_records_expand_metadata_over_the_entries_it_covers(inner: MemoryStore) 
     assert [t and int(t.timestamp()) for t in table["ingestion_time"].to_pylist()] == [None, 1, 1, 3, None]
 
 
+@pytest.mark.parametrize("start", range(6))
+@pytest.mark.parametrize("stop", range(7))
+def test_records_of_a_part_are_a_part_of_the_records(inner: MemoryStore, start: int, stop: int) -> None:
+    covered = [(1, 1_000, b"web"), (3, 2_000, b"none"), (3, 3_000, b"app"), (9, 1, b"beyond")]
+    append(inner, "one", [b"a", b"b", b"c", b"d", b"e"], tuple(Metadata(*item) for item in covered))
+    batch = Consumer(inner).next_batch()
+    assert batch is not None
+    assert batch.records(start, stop).to_pylist() == batch.records().to_pylist()[start:stop]
+    columns = ("value", "sequence")
+    assert batch.records(start, stop, columns=columns) == batch.records().slice(start, stop - start).select(columns)
+
+
 @pytest.mark.parametrize("entries", [[], [b"only"]])
 def test_records_of_small_batches_have_the_same_schema(inner: MemoryStore, entries: list[bytes]) -> None:
     append(inner, "one", entries)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import pickle
 import threading
 import warnings
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import pytest
 
 from forebay.buffer import names
 from forebay.buffer.errors import Closed, Corrupt, Fenced, InvalidInput, NotFound, Trimmed, Unavailable, Unsupported
-from forebay.buffer.holds import HeldRange, hold, hold_uploads
+from forebay.buffer.holds import HeldRange, hold, hold_uploads, keep_hold
 from forebay.buffer.manifest import BelowFloor, Head, Manifest, Queue
 from forebay.buffer.manifest.head import KEPT_ENTRIES
 from forebay.buffer.model import Facts, NewBatch
@@ -400,6 +401,75 @@ def test_renewal_and_expiry_at_the_same_instant_have_one_winner(store: MemorySto
     held.check()
     assert set(head_of(store).holds) == {held.hold_id}
     held.close()
+
+
+# Handing over
+
+
+def test_hold_handed_over_stays_and_is_renewed_by_whoever_has_its_ticket(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    with hold(store, from_=3, clock=clock) as held:
+        ticket = pickle.loads(pickle.dumps(held.hand_over()))
+        with pytest.raises(Closed, match="was handed over"):
+            held.check()
+    before = head_of(store).holds[ticket.hold_id]
+    counting = FaultyStore(store)
+    with keep_hold(counting, ticket, clock=clock) as kept:
+        kept.check()
+        assert not counting.calls, "nothing is due yet"
+        clock.advance(TTL / 3)
+        wait_for(lambda: head_of(store).holds[ticket.hold_id].expires_ms > before.expires_ms)
+        kept.check()
+    assert head_of(store).holds[ticket.hold_id].first_sequence == 3, "others may still keep it"
+
+
+def test_many_who_keep_a_hold_write_no_more_than_one(store: MemoryStore, clock: ManualClock) -> None:
+    ticket = hold(store, clock=clock).hand_over()
+    stores = [FaultyStore(store) for _ in range(5)]
+    keepers = [keep_hold(each, ticket, clock=clock) for each in stores]
+    revision = head_of(store).revision
+    clock.advance(TTL / 3)
+    wait_for(lambda: all(each.calls["get"] for each in stores))
+    for kept in keepers:
+        kept.renew()
+        kept.close()
+    assert head_of(store).revision == revision + 1
+
+
+def test_keeper_that_comes_late_renews_first_or_is_told_that_the_hold_is_gone(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    ticket = hold(store, clock=clock).hand_over()
+    clock.advance(2 * TTL)
+    with keep_hold(store, ticket, clock=clock) as kept:
+        kept.check()  # nobody had removed it: it is in force again
+    assert head_of(store).holds[ticket.hold_id].expires_ms > clock.now_ms()
+    expire(store)
+    with keep_hold(store, ticket, clock=clock) as kept, pytest.raises(Fenced, match="run the job again"):
+        kept.check()
+
+
+def test_keeper_can_make_sure_of_a_hold_that_should_be_in_force(store: MemoryStore, clock: ManualClock) -> None:
+    ticket = hold(store, clock=clock).hand_over()
+    with keep_hold(store, ticket, clock=clock) as kept:
+        kept.renew()
+        expire(store)
+        kept.check()  # by the ticket there is no need to look yet
+        for look in (kept.renew, kept.check):
+            with pytest.raises(Fenced):
+                look()
+
+
+def test_lost_hold_cannot_be_handed_over(store: MemoryStore, clock: ManualClock) -> None:
+    held = hold(store, clock=clock)
+    expire(store)
+    with pytest.raises(Fenced):
+        held._lease.renew()
+    with pytest.raises(Fenced):
+        held.hand_over()
+    with pytest.raises(Fenced):
+        held.close()
 
 
 # Uploads

@@ -9,6 +9,7 @@ import pytest
 
 from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, Timeout, Unavailable, Unknown
 from forebay.buffer.manifest import Head, Manifest, PlaceConsumed, Queue
+from forebay.buffer.manifest.head import Hold
 from forebay.buffer.model import NewBatch
 from forebay.buffer.register import Limits
 from forebay.buffer.store.memory import MemoryStore
@@ -64,6 +65,25 @@ def test_many_batches_are_appended_in_one_write(inner: MemoryStore) -> None:
     assert store.calls == {"replace": 1}
     assert waiting(inner) == ["data/a", "data/b", "data/c", "data/d"]
     assert queue.waiting() == 4
+
+
+def test_append_lets_go_of_a_hold_in_the_same_write() -> None:
+    inner = MemoryStore("memory://append-lets-go")
+    store = FaultyStore(inner)
+    queue = open_queue(store)
+    queue.append(batches("a"))
+    for name in ("ours", "theirs"):
+        queue.change_head(
+            lambda head, name=name: head.with_hold(name, Hold(None, "0" * 26, 0, "")), lambda _head: False
+        )
+    store.calls.clear()
+    queue.append(batches("b"), let_go="ours")
+    assert store.calls == {"replace": 1}
+    state = Queue(inner).read()
+    assert isinstance(state, Head)
+    assert list(state.holds) == ["theirs"]
+    queue.append(batches("c"), let_go="ours")  # gone already: nothing to let go of
+    assert waiting(inner) == ["data/a", "data/b", "data/c"]
 
 
 def test_append_of_nothing_is_refused(inner: MemoryStore) -> None:

@@ -11,11 +11,12 @@ from forebay.buffer import names
 from forebay.buffer.batch import encode_batch
 from forebay.buffer.checksum import crc32c
 from forebay.buffer.groups import GroupReader
-from forebay.buffer.manifest import Head, Manifest, Queue
+from forebay.buffer.manifest import Head, Manifest, Queue, State
 from forebay.buffer.manifest.head import Hold
 from forebay.buffer.model import Facts, NewBatch
 from forebay.buffer.store.base import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
+from forebay.buffer.topic import Topic, add_partitions, create_topic
 from forebay.gc import Collector
 from forebay.testing import ManualClock
 
@@ -25,12 +26,10 @@ GRACE = 600.0
 class Pool:
     """A buffer; each step of a test is one call. Batches hold one entry of a hundred bytes."""
 
-    def __init__(self, name: str, *, version: int = 2) -> None:
-        self.clock = ManualClock()
+    def __init__(self, store: ObjectStore, clock: ManualClock) -> None:
+        self.clock = clock
         self.random = Random(7)
-        self.store = MemoryStore(f"memory://{name}", clock=self.clock)
-        state = Head(buffer_id="b" * 32) if version == 2 else Manifest.empty("new")
-        self.store.create("manifest", state.to_bytes())
+        self.store = store
         self.queue = self.open_queue()
 
     def open_queue(self, store: ObjectStore | None = None) -> Queue:
@@ -102,13 +101,51 @@ class Pool:
         return found
 
 
+def make_pool(name: str, state: State) -> Pool:
+    clock = ManualClock()
+    store = MemoryStore(f"memory://{name}", clock=clock)
+    store.create("manifest", state.to_bytes())
+    return Pool(store, clock)
+
+
 @pytest.fixture
 def pool(request: pytest.FixtureRequest) -> Pool:
     """A native buffer."""
-    return Pool(request.node.name)
+    return make_pool(request.node.name, Head(buffer_id="b" * 32))
 
 
 @pytest.fixture
 def pool_v1(request: pytest.FixtureRequest) -> Pool:
     """A buffer of version 1."""
-    return Pool(request.node.name, version=1)
+    return make_pool(request.node.name, Manifest.empty("new"))
+
+
+class TopicPools:
+    """A topic in memory; each partition is a pool."""
+
+    def __init__(self, name: str, partitions: int) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryStore(f"memory://{name}", clock=self.clock)
+        topic = create_topic(self.store, partitions, clock=self.clock)
+        self.partitions = [Pool(topic.partition(number), self.clock) for number in range(partitions)]
+
+    def add_partition(self) -> Pool:
+        total = len(self.partitions) + 1
+        add_partitions(self.store, total, clock=self.clock)
+        self.partitions.append(Pool(Topic(self.store).partition(total - 1), self.clock))
+        return self.partitions[-1]
+
+    def collector(self, store: ObjectStore | None = None, **settings: Any) -> Collector:
+        settings.setdefault("grace", GRACE)
+        return Collector(store or self.store, clock=self.clock, **settings)
+
+    def age(self, seconds: float = 2 * GRACE) -> None:
+        self.clock.advance(seconds)
+        for pool in self.partitions:
+            pool.age(0)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> TopicPools:
+    """A topic of three partitions."""
+    return TopicPools(request.node.name, 3)

@@ -123,6 +123,20 @@ def test_every_partition_of_a_topic_is_collected(capsys: pytest.CaptureFixture[s
     ]
 
 
+def test_partition_that_cannot_be_read_exits_with_2_after_the_others(
+    topic: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic.partitions[0].store.put("manifest", b"nonsense")
+    assert main([topic.store.url], clock=topic.clock) == 2
+    out, err = capsys.readouterr()
+    assert [line.split(": ")[0] for line in out.splitlines()] == [pool.store.url for pool in topic.partitions[1:]]
+    assert err.startswith("error: ")
+    assert topic.partitions[0].store.url in err
+    assert main([topic.store.url, "--json"], clock=topic.clock) == 2
+    told = [json.loads(line)["error"] for line in capsys.readouterr().out.splitlines()]
+    assert [error is None for error in told] == [False, True, True]
+
+
 def test_as_a_process_it_ends_cleanly_on_ctrl_c(tmp_path: Any) -> None:
     url = f"file://{tmp_path}/clicks"
     with Producer(url) as producer:

@@ -121,9 +121,12 @@ EMPTY_HEAD = array(
 # tag, buffer id, level, first sequence, first record, entries, references
 SEGMENT_NODE = array(text("node"), text(BUFFER), number(0), number(40), NIL, array(PLAIN_ENTRY, RICH_ENTRY), array())
 INDEX_NODE = array(text("node"), text(BUFFER), number(1), number(40), NIL, array(), array(SEGMENT_REF_BYTES))
-# tag, buffer id, epoch, claim id, acked, number
+# tag, buffer id, epoch, claim id, acked, number; and, in later releases, where planned ranges end
 CURSOR = array(text("cursor"), text(BUFFER), number(4), text("claim"), number(300), number(17))
 NEW_CURSOR = array(text("cursor"), text(BUFFER), number(1), text(""), NIL, number(2))
+PLANNED_CURSOR = array(
+    text("cursor"), text(BUFFER), number(4), text("claim"), number(300), number(17), array(number(302), number(400))
+)
 
 GOLDEN: dict[str, tuple[bytes, Any]] = {
     "head-v2-empty": (stored(EMPTY_HEAD), Head(BUFFER)),
@@ -149,7 +152,10 @@ GOLDEN: dict[str, tuple[bytes, Any]] = {
     "index-v2": (stored(INDEX_NODE), Node(BUFFER, 1, 40, None, (), (SEGMENT_REF,))),
     "cursor-v2": (stored(CURSOR), Cursor(BUFFER, 4, "claim", 300, 17)),
     "cursor-v2-new": (stored(NEW_CURSOR), Cursor(BUFFER, 1, "", None, 2)),
+    "cursor-v2-planned": (stored(PLANNED_CURSOR), Cursor(BUFFER, 4, "claim", 300, 17, (302, 400))),
 }
+OLD = {"cursor-v2", "cursor-v2-new"}
+"""What earlier releases wrote, and no release does any more."""
 
 
 def read(name: str) -> Any:
@@ -169,7 +175,7 @@ def test_golden_object_reads_as_it_always_did(name: str) -> None:
     assert read(name) == GOLDEN[name][1]
 
 
-@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize("name", sorted(GOLDEN.keys() - OLD))
 def test_golden_object_is_written_as_it_always_was(name: str) -> None:
     assert pack(GOLDEN[name][1]) == (HERE / name).read_bytes()
 

@@ -1,0 +1,374 @@
+"""How near does Spark reading a buffer come to the most its bridge to Python allows, and to its own Parquet reader?
+
+One session on two cores, the same events everywhere, and the same columns of them from each source:
+
+- *Arrow from memory*: tasks yield record batches that are ready in memory. Nothing is fetched or decoded, only handed
+  over: what Spark's bridge from Python takes, no source can save. *After zstd alone*: the same tasks first decompress,
+  with Arrow's zstd, as many bytes as the buffer's objects hold, since on busy cores that has to be paid for somewhere.
+- *forebay*: a buffer of 16-MiB batches in a folder, zstd and not.
+- *Parquet*: the same rows as zstd Parquet by Spark's own vectorised reader, in the JVM.
+- *tuples*: tasks read the same buffer and yield tuples, as most data sources do.
+- *binaryFile*: the same objects by Spark's source of whole files, decoded by a function over Arrow arrays.
+
+Then a `from_json` aggregate, how reading scales from one core to two, and a prototype of the way past the bridge
+(rfcs/0008): batches that are Parquet files, listed by the manifest, read by Spark's own reader.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from functools import cache, partial
+from io import BytesIO
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.functions import arrow_udf
+
+from forebay import Producer, open_store
+from forebay.buffer import decode_batch, encode_batch, read_range
+from forebay.buffer.manifest import Queue
+from forebay.buffer.model import Facts, NewBatch
+from forebay.runtime.spark import ensure_java, register
+from forebay.runtime.spark.rows import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from harness import Bench
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_TASKS = 4
+_SLICE_ROWS = 4000
+_BATCH_BYTES = 16 << 20
+_VALUE = "value binary"
+_SUMS = {
+    _VALUE: ("count(*)", "sum(length(value))"),
+    SCHEMA: (
+        "count(*)",
+        "sum(length(value))",
+        "sum(sequence)",
+        "sum(index)",
+        "max(ingestion_time)",
+        "sum(length(metadata))",
+    ),
+}
+_MEMORY, _MEMORY_ZSTD, _FOREBAY, _PARQUET, _TUPLES = (
+    "Arrow from memory",
+    "Arrow from memory after zstd alone",
+    "forebay",
+    "Parquet",
+    "tuples",
+)
+
+
+def run(bench: Bench) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="forebay-bench-"))
+    total = (64 << 20) if bench.quick else (512 << 20)
+    try:
+        with _session(2) as spark:
+            sources = [_Source(spark, folder, length, total) for length in (1024, 100)]
+            for source in sources:
+                _compare_sums(bench, source)
+            _compare_json(bench, sources[0])
+            _compare_past_the_bridge(bench, sources[1])
+            both = [_median_seconds(bench, source) for source in sources]
+        with _session(1) as spark:
+            for source, seconds in zip(sources, both, strict=True):
+                source.spark = spark
+                alone = _median_seconds(bench, source)
+                name = f"from 1 core to 2, {source.name}"
+                bench.record(name, {"1 core": alone, "2 cores": seconds}, ceiling="1 core")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Source:
+    """The same events in every form."""
+
+    def __init__(self, spark: SparkSession, folder: Path, length: int, total: int) -> None:
+        self.spark = spark
+        self.name = "1 KiB" if length == 1024 else f"{length} B"
+        self.length = length
+        self.batches = total // _BATCH_BYTES
+        entries = events(length)
+        self.entries = len(entries) * self.batches
+        self.bytes = self.entries * length
+        self.folder = folder / str(length)
+        self.url = f"file://{self.folder}/zstd"
+        self.plain_url = f"file://{self.folder}/none"
+        for url, compression in ((self.url, "zstd"), (self.plain_url, "none")):
+            with Producer(url, compression=compression) as producer:
+                for _ in range(self.batches):
+                    producer.produce(entries, metadata=b"svc=web")
+                    producer.flush().result()
+        self.parquet = str(self.folder / "parquet")
+        self.forebay(SCHEMA).write.option("compression", "zstd").parquet(self.parquet)
+
+    def forebay(self, schema: str, *, plain: bool = False) -> DataFrame:
+        url = self.plain_url if plain else self.url
+        return self.spark.read.format("forebay").schema(schema).option("minPartitions", _TASKS).load(url)
+
+    def made(self, kind: str, schema: str) -> DataFrame:
+        options = {"kind": kind, "length": self.length, "batches": self.batches, "url": self.url}
+        return self.spark.read.format("bench").schema(schema).options(**options).load()
+
+    def parquet_rows(self) -> DataFrame:
+        return self.spark.read.parquet(self.parquet)
+
+    def binary_files(self) -> DataFrame:
+        @arrow_udf("array<binary>")
+        def decode(objects: pa.Array) -> pa.Array:
+            batches = [decode_batch(found.as_buffer()).arrow for found in objects]
+            offsets = pa.array([0, *map(len, batches)]).cast(pa.int32())
+            return pa.ListArray.from_arrays(pa.compute.cumulative_sum(offsets), pa.concat_arrays(batches))
+
+        files = self.spark.read.format("binaryFile").load(f"{self.folder}/zstd/data").repartition(_TASKS)
+        return (
+            files.selectExpr("content").select(decode("content").alias("values")).selectExpr("explode(values) AS value")
+        )
+
+
+def _compare_sums(bench: Bench, source: _Source) -> None:
+    for schema, columns in ((_VALUE, "value"), (SCHEMA, "all five columns")):
+        cases = {
+            _MEMORY: partial(source.made, "memory", schema),
+            _MEMORY_ZSTD: partial(source.made, "zstd", schema),
+            _FOREBAY: partial(source.forebay, schema),
+            f"{_FOREBAY}, uncompressed": partial(source.forebay, schema, plain=True),
+            _PARQUET: source.parquet_rows,
+        }
+        if schema == _VALUE:
+            cases |= {_TUPLES: partial(source.made, "tuples", schema), "binaryFile": source.binary_files}
+        found = _compare(bench, f"count, sum(length): {columns}, {source.name}", source, cases, _SUMS[schema])
+        name = f"{columns}, {source.name}"
+        bench.require(
+            f"{name}: uncompressed, of Arrow from memory",
+            found[f"{_FOREBAY}, uncompressed"] / found[_MEMORY],
+            least=0.9,
+        )
+        bench.require(
+            f"{name}: zstd, of Arrow from memory after zstd", found[_FOREBAY] / found[_MEMORY_ZSTD], least=0.9
+        )
+        bench.note(f"{name}: zstd, of Arrow from memory: {found[_FOREBAY]:.2f}")
+        least = 1.0 if source.length == 1024 else 0.45
+        bench.require(f"{name}: of Spark's Parquet reader", found[_FOREBAY] / found[_PARQUET], least=least)
+        if schema == _VALUE:
+            bench.require(f"{name}: times a reader that yields tuples", found[_FOREBAY] / found[_TUPLES], least=2.5)
+
+
+def _compare_json(bench: Bench, source: _Source) -> None:
+    cases: dict[str, Callable[[], DataFrame]] = {
+        _MEMORY: partial(source.made, "memory", _VALUE),
+        _FOREBAY: partial(source.forebay, _VALUE),
+        _PARQUET: source.parquet_rows,
+    }
+
+    def aggregate(frame: Callable[[], DataFrame]) -> object:
+        parsed = frame().selectExpr("from_json(string(value), 'page string, ms int') AS event")
+        return parsed.groupBy("event.page").agg({"event.ms": "avg"}).collect()
+
+    bench.compare(
+        f"from_json, then an average by page, {source.name}",
+        {name: partial(aggregate, frame) for name, frame in cases.items()},
+        ceiling=_MEMORY,
+        amount=source.bytes,
+        rounds=3,
+        rehearse=False,
+    )
+
+
+def _compare_past_the_bridge(bench: Bench, source: _Source) -> None:
+    """Batches that are Parquet files: the manifest says which, and Spark's own reader reads them."""
+    store = open_store(f"file://{source.folder}/as-parquet")
+    listed = []
+    for number, batch in enumerate(read_range(source.url)):
+        data = BytesIO()
+        pq.write_table(
+            batch.records(), data, compression="zstd", use_dictionary=["sequence", "ingestion_time", "metadata"]
+        )
+        location = f"data/{number}.parquet"
+        store.put(location, data.getvalue())
+        listed.append(
+            NewBatch(location, batch.metadata, Facts(data.tell(), batch.decoded.raw_bytes, len(batch), 0, 0, 0))
+        )
+    Queue(store).append(listed)
+
+    def planned() -> DataFrame:
+        batches = Queue(store).descriptors(0, len(listed))
+        return source.spark.read.schema(SCHEMA).parquet(*(f"{store.url}/{batch.location}" for batch in batches))
+
+    for schema, columns in ((_VALUE, "value"), (SCHEMA, "all five columns")):
+        cases = {
+            _FOREBAY: partial(source.forebay, schema),
+            "batches as Parquet": planned,
+            _PARQUET: source.parquet_rows,
+        }
+        _compare(bench, f"past the bridge: {columns}, {source.name}", source, cases, _SUMS[schema], ceiling=_PARQUET)
+    _note_encoding(bench, source.length)
+
+
+def _note_encoding(bench: Bench, length: int) -> None:
+    """What a producer would pay, in processor time and in bytes."""
+    entries = events(length)
+    values = pa.array(entries, pa.binary())
+
+    def as_parquet() -> bytes:
+        data = BytesIO()
+        pq.write_table(pa.table({"value": values}), data, compression="zstd", use_dictionary=False)
+        return data.getvalue()
+
+    for name, encode in (("batch", lambda: encode_batch(values)), ("Parquet file", as_parquet)):
+        began = time.process_time()
+        size = [len(encode()) for _ in range(5)][0]
+        rate = 5 * length * len(entries) / (time.process_time() - began) / 1e6
+        bench.note(
+            f"encoding {length}-byte events as a {name}: {rate:.0f} MB/s, to {size / len(entries):.1f} bytes each"
+        )
+
+
+def _compare(
+    bench: Bench,
+    group: str,
+    source: _Source,
+    frames: dict[str, Callable[[], DataFrame]],
+    sums: tuple[str, ...],
+    *,
+    ceiling: str = _MEMORY,
+) -> dict[str, float]:
+    def ask(frame: Callable[[], DataFrame]) -> object:
+        (row,) = frame().selectExpr(*sums).collect()
+        assert tuple(row)[:2] == (source.entries, source.bytes), row
+        return row
+
+    cases = {name: partial(ask, frame) for name, frame in frames.items()}
+    for case in cases.values():
+        case()  # compiled, and warm, before anything is measured
+    return bench.compare(group, cases, ceiling=ceiling, amount=source.bytes, rounds=5, rehearse=False)
+
+
+def _median_seconds(bench: Bench, source: _Source) -> list[float]:
+    bench.progress(f"scaling, {source.name}")
+    seconds = []
+    for _ in range(2 if bench.quick else 5):
+        began = time.perf_counter()
+        source.forebay(_VALUE).selectExpr(*_SUMS[_VALUE]).collect()
+        seconds.append(time.perf_counter() - began)
+    return seconds[1:]
+
+
+@contextmanager
+def _session(cores: int) -> Iterator[SparkSession]:
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # tasks import the sources below
+    spark = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "4g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    register(spark)
+    spark.dataSource.register(MadeSource)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+class MadeSource(DataSource):
+    """Rows made in the task itself, by the ways that readers are compared with."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bench"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return _MadeReader(dict(self.options), tuple(schema.fieldNames()))
+
+
+class _MadeReader(DataSourceReader):
+    def __init__(self, options: dict[str, str], columns: tuple[str, ...]) -> None:
+        self._kind = options["kind"]
+        self._length = int(options["length"])
+        self._batches = int(options["batches"])
+        self._url = options["url"]
+        self._columns = columns
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(_TASKS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch] | Iterator[tuple[object, ...]]:
+        share = self._batches // _TASKS
+        first = partition.value * share
+        if self._kind == "tuples":
+            for batch in read_range(self._url, first, first + share - 1):
+                for entry in batch.entries:
+                    yield (entry,)
+            return
+        ready = _ready(self._length, self._columns, self._batches)[first : first + share]
+        frame = _frame(self._length) if self._kind == "zstd" else None
+        for slices in ready:
+            if frame is not None:
+                pa.Codec("zstd").decompress(frame, self._length * len(events(self._length)))
+            yield from slices
+
+
+@cache
+def _ready(length: int, columns: tuple[str, ...], batches: int) -> list[list[pa.RecordBatch]]:
+    """Every batch in slices, in memory of its own, as a reader has it that just decoded it."""
+    values = pa.array(events(length), pa.binary())
+    rows = len(values)
+    ready = []
+    for number in range(batches):
+        made = {
+            "sequence": pa.repeat(pa.scalar(number, pa.int64()), rows),
+            "index": pa.arange(0, rows).cast(pa.int32()),
+            "ingestion_time": pa.repeat(pa.scalar(1_700_000_000_000_000, pa.timestamp("us", "UTC")), rows),
+            "metadata": pa.repeat(pa.scalar(b"svc=web", pa.binary()), rows),
+            "value": pa.concat_arrays([values, values.slice(0, 0)]),
+        }
+        ready.append(pa.table({name: made[name] for name in columns}).to_batches(max_chunksize=_SLICE_ROWS))
+    return ready
+
+
+@cache
+def _frame(length: int) -> bytes:
+    return pa.Codec("zstd", compression_level=3).compress(b"".join(events(length)), asbytes=True)
+
+
+@cache
+def events(length: int) -> list[bytes]:
+    """JSON events of `length` bytes each, 16 MiB in all, the same ones every time."""
+    random = Random(20)
+    return [_event(random, length) for _ in range(_BATCH_BYTES // (length + 4))]
+
+
+def _event(random: Random, length: int) -> bytes:
+    event = {
+        "user": random.randrange(50_000),
+        "page": f"/p/{random.randrange(900)}",
+        "ms": round(random.expovariate(0.02)),
+        "rest": "",
+    }
+    rest = ""
+    while len(rest) < length:
+        tag = random.choice(["referrer", "campaign", "agent", "region", "trace", "session"])
+        rest += f"{tag}={random.choice(['web', 'app', 'mail'])}-{random.getrandbits(32):08x};"
+    event["rest"] = rest[: length - len(json.dumps(event))]
+    return json.dumps(event).encode()

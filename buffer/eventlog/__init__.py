@@ -1,0 +1,25 @@
+"""Events in topics and partitions, over memory, files, SQLite or object storage (rfcs/0009)."""
+
+from __future__ import annotations
+
+from forebay.buffer.eventlog.audit import AUDIT_TOPIC, AuditTrail, object_history
+from forebay.buffer.eventlog.log import EventLog
+from forebay.buffer.eventlog.model import CompactReport, Description, Event, Lagged, Record
+from forebay.buffer.eventlog.open import describe_event_log, open_event_log
+from forebay.buffer.eventlog.subscription import Assignment, Subscription
+
+__all__ = [
+    "AUDIT_TOPIC",
+    "Assignment",
+    "AuditTrail",
+    "CompactReport",
+    "Description",
+    "Event",
+    "EventLog",
+    "Lagged",
+    "Record",
+    "Subscription",
+    "describe_event_log",
+    "object_history",
+    "open_event_log",
+]

@@ -1,0 +1,103 @@
+"""What a home of a log has to do; following it is done above, once for all of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from threading import Condition
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from forebay.buffer.eventlog.model import CompactReport
+
+
+class Bounds(NamedTuple):
+    """Which offsets of a partition are there."""
+
+    first: int
+    """The lowest that is retained; `next` if none is."""
+    next: int
+    """That of the next event appended: one more than the latest, and 0 before the first."""
+
+
+class Changes:
+    """What whoever waits for something new waits on: a condition, and how often it was notified."""
+
+    def __init__(self) -> None:
+        self.condition = Condition()
+        self.count = 0
+
+    def notify(self) -> None:
+        """Wake everyone who waits, and let everyone who looks meanwhile see that something happened."""
+        with self.condition:
+            self.count += 1
+            self.condition.notify_all()
+
+
+class Backend(ABC):
+    """A home of topics, partitions and encoded events. Safe to use from many threads.
+
+    Names and numbers are checked before they get here. Reading never writes: what is not there reads as empty. Topics
+    are made, and their number of partitions settled, before anything is appended to them.
+    """
+
+    kind: str
+    """What `describe` calls it."""
+    url: str
+    """Where it is, for messages."""
+    polls: bool
+    """Whether others can append without our being notified, so that waiting has to look again by itself."""
+
+    def __init__(self) -> None:
+        self.changes = Changes()
+
+    @abstractmethod
+    def create(self, topic: str, partitions: int) -> int:
+        """Make a topic of so many partitions unless it is there, and return how many it has."""
+
+    @abstractmethod
+    def partitions(self, topic: str) -> int | None:
+        """Return how many partitions a topic has; None if there is no such topic."""
+
+    @abstractmethod
+    def append(self, topic: str, partition: int, events: Sequence[bytes]) -> int:
+        """Append events and return the first one's offset; the others follow it.
+
+        Raises:
+            Unavailable: none of them was appended.
+            Unknown: they may have been, or may yet be.
+        """
+
+    @abstractmethod
+    def bounds(self, topic: str, partitions: Sequence[int]) -> list[Bounds]:
+        """Return the bounds of each of these partitions as they are now."""
+
+    @abstractmethod
+    def read(self, topic: str, partition: int, first: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return up to `limit` events, neighbours, from offset `first` on, or from the first retained if that is later.
+
+        What `bounds` said to be there before is found, unless it was compacted away.
+        """
+
+    @abstractmethod
+    def compact(self, topic: str, partition: int, through: int) -> CompactReport:
+        """Remove the events up to and including an offset of a topic that exists."""
+
+    @abstractmethod
+    def cursor(self, topic: str, partition: int, consumer: str) -> int | None:
+        """Return where a consumer is; None if it never said."""
+
+    @abstractmethod
+    def move_cursor(self, topic: str, partition: int, consumer: str, to: int | None, *, back: bool) -> None:
+        """Remember where a consumer is; unless `back`, a place before the present one changes nothing."""
+
+    @abstractmethod
+    def size_bytes(self) -> int | None:
+        """Return what the log takes where it is; None in memory."""
+
+    def flush(self) -> None:  # noqa: B027 - not every home has to
+        """Let what was appended survive a power cut, where that needs doing."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of files and connections."""

@@ -1,0 +1,223 @@
+"""`file:///folder`: a log as files of JSON lines, shared by the processes of one machine (rfcs/0009)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from forebay.buffer.errors import Closed, Corrupt, Denied, NotFound, Unavailable
+from forebay.buffer.eventlog.backend import Backend, Bounds
+from forebay.buffer.eventlog.cursors import Cursors
+from forebay.buffer.eventlog.lines import LinesFile
+from forebay.buffer.eventlog.model import CompactReport
+from forebay.buffer.manifest.topic import partition_name
+from forebay.buffer.store.file import FileStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from forebay.buffer.clock import Clock, Random
+
+
+class _Topic(msgspec.Struct, frozen=True):
+    """What `topic.json` says."""
+
+    partitions: int
+
+
+class _TopicFolder:
+    """A topic's files, and the lock that keeps processes and threads from changing them at the same time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._threads = Lock()
+        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._identity = os.fstat(self._fd)
+        self._files: dict[int, LinesFile] = {}
+
+    def is_current(self) -> bool:
+        """Whether the folder is still the one that was opened; a lock on one that was removed excludes nobody."""
+        try:
+            return os.path.samestat(self._identity, self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        # The lock is on the folder, which is never replaced as its files are. It belongs to the open file, so threads
+        # need one of their own beside it.
+        with self._threads:
+            if self._fd < 0:
+                raise Closed(f"file://{self._path} was closed by another thread")
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def file(self, partition: int) -> LinesFile:
+        if partition not in self._files:
+            self._files[partition] = LinesFile(self._path / f"{partition_name(partition)}.jsonl")
+        return self._files[partition]
+
+    def sync(self) -> None:
+        with self.locked():
+            for path in self._path.glob("*.jsonl"):
+                _sync(path)
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        with self._threads:
+            os.close(self._fd)
+            self._fd = -1  # the number may be another file's by the time that a waiting thread looks
+            for file in self._files.values():
+                file.close()
+
+
+class FilesBackend(Backend):
+    """A log in a folder: a folder for each topic, a file for each partition, a small file for each cursor."""
+
+    kind = "file"
+    polls = True
+
+    def __init__(self, url: str, *, clock: Clock, random: Random) -> None:
+        super().__init__()
+        self._store = FileStore(url)
+        self.url = self._store.url
+        self._root = Path(unquote(urlsplit(self.url).path))
+        self._cursors = Cursors(self._store, clock=clock, random=random)
+        self._process = os.getpid()
+        self._folders: dict[str, _TopicFolder] = {}
+        self._opening = Lock()
+        self._is_closed = False
+
+    def create(self, topic: str, partitions: int) -> int:
+        """Make a topic unless it is there."""
+        self._store.create(_record_key(topic), msgspec.json.encode(_Topic(partitions)))
+        # Ours, or that of whoever came first.
+        found = self.partitions(topic)
+        if found is None:
+            raise Unavailable(f"{self.url}: topic {topic} was made and is gone again")
+        return found
+
+    def partitions(self, topic: str) -> int | None:
+        """Return how many there are."""
+        key = _record_key(topic)
+        try:
+            return msgspec.json.decode(self._store.get(key).data, type=_Topic).partitions
+        except NotFound:
+            return None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Corrupt(f"{self.url}/{key} does not say how many partitions there are: {error}") from error
+
+    def append(self, topic: str, partition: int, events: Sequence[bytes]) -> int:
+        """Write lines, and return the first offset."""
+        with self._locked(topic) as folder:
+            if folder is None:
+                raise Unavailable(f"{self.url}: topic {topic} is gone: somebody removed its folder")
+            return folder.file(partition).append(events)
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> list[Bounds]:
+        """Return the bounds of each."""
+        with self._locked(topic) as folder:
+            return [Bounds(0, 0) if folder is None else folder.file(number).bounds() for number in partitions]
+
+    def read(self, topic: str, partition: int, first: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return events and their offsets."""
+        with self._locked(topic) as folder:
+            return [] if folder is None else folder.file(partition).read(first, limit)
+
+    def compact(self, topic: str, partition: int, through: int) -> CompactReport:
+        """Replace the file by one that begins later."""
+        with self._locked(topic) as folder:
+            if folder is None:
+                return CompactReport()
+            before, after = folder.file(partition).compact(through)
+        latest = after.next - 1 if after.next else None
+        return CompactReport(after.first - before.first, after.next - after.first, latest)
+
+    def cursor(self, topic: str, partition: int, consumer: str) -> int | None:
+        """Return where a consumer is."""
+        return self._cursors.read(topic, partition, consumer)
+
+    def move_cursor(self, topic: str, partition: int, consumer: str, to: int | None, *, back: bool) -> None:
+        """Remember where a consumer is."""
+        self._cursors.move(topic, partition, consumer, to, back=back)
+
+    def size_bytes(self) -> int | None:
+        """Return what all files take."""
+        return sum(path.stat().st_size for path in self._root.rglob("*") if path.is_file())
+
+    def flush(self) -> None:
+        """Sync every file of events; cursors are synced when they are written."""
+        for record in sorted(self._root.glob("*/topic.json")):
+            with self._typed_errors(record.parent.name):
+                folder = self._open(record.parent.name)
+                if folder is not None:
+                    folder.sync()
+
+    def close(self) -> None:
+        """Let go of all files."""
+        with self._opening:
+            self._is_closed = True
+            folders, self._folders = self._folders, {}
+        if self._process == os.getpid():
+            for folder in folders.values():
+                folder.close()
+
+    @contextmanager
+    def _locked(self, topic: str) -> Iterator[_TopicFolder | None]:
+        """The topic's files, with nobody else at them; None if there is no such topic."""
+        with self._typed_errors(topic):
+            folder = self._open(topic)
+            if folder is None:
+                yield None
+                return
+            with folder.locked():
+                yield folder
+
+    def _open(self, topic: str) -> _TopicFolder | None:
+        if self._process != os.getpid():
+            # A lock that came along through a fork is the parent's too: both would hold it at once.
+            self._process, self._folders, self._opening = os.getpid(), {}, Lock()
+        with self._opening:
+            if self._is_closed:
+                raise Closed(f"{self.url} was closed by another thread")
+            folder = self._folders.get(topic)
+            if folder is not None and not folder.is_current():
+                folder.close()
+                folder = None
+            if folder is None:
+                try:
+                    folder = self._folders[topic] = _TopicFolder(self._root / topic)
+                except FileNotFoundError:
+                    self._folders.pop(topic, None)
+            return folder
+
+    @contextmanager
+    def _typed_errors(self, topic: str) -> Iterator[None]:
+        try:
+            yield
+        except PermissionError as error:
+            raise Denied(f"{self.url}/{topic}: permission denied; check who owns the folder and its mode") from error
+        except OSError as error:
+            raise Unavailable(f"{self.url}/{topic}: {error.strerror or error}") from error
+
+
+def _record_key(topic: str) -> str:
+    return f"{topic}/topic.json"
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

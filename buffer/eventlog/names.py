@@ -1,0 +1,41 @@
+"""What topics and consumers may be called, and what a consumer is called where names are files."""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import Any
+
+from forebay.buffer.checks import check_name
+from forebay.buffer.errors import InvalidInput
+
+_UNSAFE = re.compile(r"[^a-z0-9._-]")
+_LONGEST = 100
+
+
+def check_topic(topic: Any) -> str:
+    """Return a topic's name, or raise `InvalidInput`."""
+    return check_name(topic, "a topic's name")
+
+
+def check_consumer(consumer: Any) -> str:
+    """Return a consumer's id, any text that is not blank, or raise `InvalidInput`."""
+    if not isinstance(consumer, str) or not consumer.strip():
+        raise InvalidInput(f"a consumer's id is text that is not blank, not {consumer!r}")
+    try:
+        consumer.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"a consumer's id must be text that UTF-8 can write: {error}") from None
+    return consumer
+
+
+def safe_name(consumer: str) -> str:
+    """Return a file name that no other consumer's id has, also where names have no case.
+
+    Everything but `a-z 0-9 . _ -` becomes `%` and its bytes. What is too long for a name then ends in `=` and a hash;
+    `=` itself is escaped, so no short id ends like that.
+    """
+    escaped = _UNSAFE.sub(lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), consumer)
+    if len(escaped) <= _LONGEST and escaped not in {".", ".."}:
+        return escaped
+    return f"{escaped[:_LONGEST]}={blake2b(consumer.encode(), digest_size=16).hexdigest()}"

@@ -1,0 +1,282 @@
+"""`s3://bucket/log` and its like: a log in object storage, shared by everyone who reaches the store (rfcs/0009).
+
+A topic is a forebay topic, a partition one of its buffers, an append one batch. An event's offset is the number that
+the buffer gives its record.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from forebay.buffer.errors import Corrupt, InvalidInput, NotFound, NotReady, Trimmed, Unavailable, Unknown
+from forebay.buffer.eventlog.backend import Backend, Bounds
+from forebay.buffer.eventlog.cursors import Cursors
+from forebay.buffer.eventlog.model import CompactReport
+from forebay.buffer.fetch import FetchHandle
+from forebay.buffer.filling import MAX_CALL_BYTES, Filling, check_call
+from forebay.buffer.manifest import BelowFloor, Head, Queue
+from forebay.buffer.manifest.topic import partition_name
+from forebay.buffer.store.folder import FolderStore
+from forebay.buffer.topic.growth import create_topic
+from forebay.buffer.topic.topic import Topic, in_parallel
+from forebay.buffer.upload import BatchStorage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.model import BatchDescriptor
+    from forebay.buffer.store.base import ObjectStore
+    from forebay.buffer.upload import Uploaded
+
+_COMPACTED: Final = re.compile(r"eventlog\.from-(\d{1,19})")
+"""The group whose name says the first offset retained, and whose start is the first batch still needed.
+
+It is there from the first append on, so that the collector trims what was compacted and nothing else.
+"""
+
+
+class _Partition:
+    """One partition: a buffer, read and written by event offsets."""
+
+    def __init__(self, store: ObjectStore, *, clock: Clock, random: Random) -> None:
+        self._store = store
+        self._clock = clock
+        self._writing = Lock()
+        self._storage = BatchStorage(store, clock=clock, random=random)
+        self._writer = Queue(store, role="producer", clock=clock, random=random)
+        self._reader = Queue(store, role="reader", clock=clock, random=random)
+        self._fetcher = FetchHandle(store, clock=clock)
+        self._is_held = False
+        self._last_batch: tuple[int, Sequence[bytes]] = (-1, ())
+
+    def append(self, events: Sequence[bytes]) -> int:
+        """Store a batch, list it, and return the first event's offset."""
+        filling = Filling(MAX_CALL_BYTES)
+        filling.apply(check_call(list(events), b"", self._clock.now_ms()))
+        uploaded = self._upload(partial(self._storage.put, filling.freeze()[0]))
+        while True:
+            try:
+                with self._writing:
+                    self._hold_what_is_retained()
+                    return self._offset_of(self._writer.append([uploaded.batch]).start)
+            except BelowFloor as error:  # the collector passed it by while it was uploaded
+                uploaded = self._upload(partial(self._storage.put_again, uploaded, above=error.floor))
+
+    def _hold_what_is_retained(self) -> None:
+        """See that the group is there: else other readers' acknowledgements would let the collector trim events."""
+        if self._is_held:
+            return
+
+        def is_held(head: Head) -> bool:
+            return any(_COMPACTED.fullmatch(name) for name in head.groups)
+
+        def hold(head: Head) -> Head | None:
+            name = f"eventlog.from-{self._first(head)}"
+            return None if is_held(head) else head.with_group(name, self._writer.new_id(), head.first_sequence)
+
+        self._writer.change_head(hold, is_held)
+        self._is_held = True
+
+    def _upload(self, put: Callable[[], Uploaded]) -> Uploaded:
+        try:
+            return put()
+        except Unknown as error:
+            raise Unavailable(f"{error}; it is not listed, so nothing was appended") from error
+
+    def _offset_of(self, sequence: int) -> int:
+        """The offset of a batch appended a moment ago, from the very head that lists it: no request is needed."""
+        try:
+            (found,) = self._writer.descriptors(sequence, 1, state=self._writer.last_seen())
+        except Trimmed as error:
+            raise Unknown(
+                f"{self._store.url}: an event was appended, but compacted away before its offset was known ({error})"
+            ) from error
+        return _base(found, self._store.url)
+
+    def bounds(self) -> Bounds:
+        """Return which offsets are there now."""
+        head = self._fresh_head()
+        return Bounds(self._first(head), head.next_record)
+
+    def read(self, first: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return up to `limit` events from an offset, or from the first retained, on."""
+        head = self._reader.last_seen()
+        if not isinstance(head, Head) or first >= head.next_record:
+            head = self._fresh_head()
+        while True:
+            at = max(first, self._first(head))
+            plan = self._plan(head, at, limit)
+            try:
+                batches = in_parallel(self._fetch, plan)
+            except NotFound:
+                # Trimmed and swept since that head was read, or really missing: a fresh look tells.
+                before, head = head, self._fresh_head()
+                if head.revision == before.revision:
+                    raise
+                continue
+            found: list[tuple[int, bytes]] = []
+            for descriptor, entries in zip(plan, batches, strict=True):
+                base = _base(descriptor, self._store.url)
+                skip = max(0, at - base)
+                found += enumerate(entries[skip : skip + limit - len(found)], base + skip)
+            return found
+
+    def compact(self, through: int) -> CompactReport:
+        """Hide the events up to an offset, and let the collector have the batches that hold nothing else."""
+        generation = self._writer.new_id()
+        first = end = removed = 0
+
+        def change(head: Head) -> Head | None:
+            nonlocal first, end, removed
+            before, end = self._first(head), head.next_record
+            first = max(before, min(through + 1, end))
+            removed = first - before
+            if not removed:
+                return None
+            start = self._sequence_of(head, first) if first < end else head.next_sequence
+            for name in list(head.groups):
+                if _COMPACTED.fullmatch(name):
+                    head = head.without_group(name)
+            return head.with_group(f"eventlog.from-{first}", generation, start)
+
+        with self._writing:
+            self._writer.change_head(change, lambda head: _floor(head) >= first)
+        return CompactReport(removed, end - first, end - 1 if end else None)
+
+    def _plan(self, head: Head, at: int, limit: int) -> list[BatchDescriptor]:
+        """The batches that hold up to `limit` events from an offset on."""
+        if at >= head.next_record:
+            return []
+        plan: list[BatchDescriptor] = []
+        for descriptor in self._reader.descriptors(self._sequence_of(head, at), limit, state=head):
+            if plan and _base(descriptor, self._store.url) >= at + limit:
+                break
+            plan.append(descriptor)
+        return plan
+
+    def _fetch(self, descriptor: BatchDescriptor) -> Sequence[bytes]:
+        """The events of a batch; that of the last read is kept, since a large one is read in pieces."""
+        sequence, entries = self._last_batch
+        if sequence != descriptor.sequence:
+            entries = self._fetcher.fetch(descriptor).entries
+            self._last_batch = (descriptor.sequence, entries)
+        return entries
+
+    def _fresh_head(self) -> Head:
+        head = self._reader.read()
+        if not isinstance(head, Head):
+            raise InvalidInput(f"{self._store.url} is a buffer of version 1, which counts no records: no event log")
+        return head
+
+    def _first(self, head: Head) -> int:
+        """The first offset retained."""
+        if head.first_sequence == head.next_sequence:
+            return head.next_record
+        if head.first_sequence == 0:
+            return min(_floor(head), head.next_record)
+        (found,) = self._reader.descriptors(head.first_sequence, 1, state=head)
+        return max(_base(found, self._store.url), min(_floor(head), head.next_record))
+
+    def _sequence_of(self, head: Head, offset: int) -> int:
+        """The sequence of the batch that holds an offset, which is there."""
+        low, high = head.first_sequence, head.next_sequence
+        ref = bisect_right(head.refs, offset, key=lambda known: known.first_record or 0) - 1
+        if ref >= 0:
+            low, high = max(low, head.refs[ref].first_sequence), head.refs[ref].end
+            if ref == len(head.refs) - 1:
+                high = head.next_sequence  # beyond the last reference is what the head itself lists
+        while high - low > 1:
+            middle = (low + high) // 2
+            (found,) = self._reader.descriptors(middle, 1, state=head)
+            low, high = (middle, high) if _base(found, self._store.url) <= offset else (low, middle)
+        return low
+
+
+class ObjectsBackend(Backend):
+    """A log in a store: the topics are forebay topics, `<url>/<topic>/p-00000` and so on are buffers."""
+
+    kind = "objects"
+    polls = True
+
+    def __init__(self, store: ObjectStore, *, clock: Clock, random: Random) -> None:
+        super().__init__()
+        self._store = store
+        # What opens this log again: the bare URL of a folder means files of lines.
+        self.url = f"objects+{store.url}" if store.url.startswith(("file:", "memory:")) else store.url
+        self._clock = clock
+        self._random = random
+        self._cursors = Cursors(store, clock=clock, random=random)
+        self._opening = Lock()
+        self._open: dict[tuple[str, int], _Partition] = {}
+
+    def create(self, topic: str, partitions: int) -> int:
+        """Make a topic unless it is there."""
+        folder = FolderStore(self._store, topic)
+        try:
+            return create_topic(folder, partitions, clock=self._clock, random=self._random).partitions
+        except InvalidInput:
+            return Topic(folder).partitions  # another number; or this says again what else stands there
+
+    def partitions(self, topic: str) -> int | None:
+        """Return how many there are."""
+        try:
+            return Topic(FolderStore(self._store, topic)).partitions
+        except NotReady:
+            return None
+        except NotFound as error:
+            if error.bucket:
+                raise
+            return None
+
+    def append(self, topic: str, partition: int, events: Sequence[bytes]) -> int:
+        """Store a batch, and return the first offset."""
+        return self._partition(topic, partition).append(events)
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> list[Bounds]:
+        """Return the bounds of each: a conditional read for every one, a few at a time."""
+        return in_parallel(lambda number: self._partition(topic, number).bounds(), partitions)
+
+    def read(self, topic: str, partition: int, first: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return events and their offsets."""
+        return self._partition(topic, partition).read(first, limit)
+
+    def compact(self, topic: str, partition: int, through: int) -> CompactReport:
+        """Move the group that says what is retained."""
+        return self._partition(topic, partition).compact(through)
+
+    def cursor(self, topic: str, partition: int, consumer: str) -> int | None:
+        """Return where a consumer is."""
+        return self._cursors.read(topic, partition, consumer)
+
+    def move_cursor(self, topic: str, partition: int, consumer: str, to: int | None, *, back: bool) -> None:
+        """Remember where a consumer is."""
+        self._cursors.move(topic, partition, consumer, to, back=back)
+
+    def size_bytes(self) -> int | None:
+        """Return what all objects take: a listing."""
+        return sum(found.size for found in self._store.list())
+
+    def _partition(self, topic: str, number: int) -> _Partition:
+        key = (topic, number)
+        with self._opening:
+            if key not in self._open:
+                store = FolderStore(self._store, f"{topic}/{partition_name(number)}")
+                self._open[key] = _Partition(store, clock=self._clock, random=self._random)
+            return self._open[key]
+
+
+def _floor(head: Head) -> int:
+    """The first offset that was not compacted away."""
+    found = (_COMPACTED.fullmatch(name) for name in head.groups)
+    return max((int(match.group(1)) for match in found if match), default=0)
+
+
+def _base(descriptor: BatchDescriptor, url: str) -> int:
+    if descriptor.base_record is None:
+        raise Corrupt(f"{url}: batch {descriptor.sequence} does not say which records it holds; it came from version 1")
+    return descriptor.base_record

@@ -1,0 +1,90 @@
+"""From a URL, or the environment, to an event log."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urlsplit
+
+from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.errors import InvalidInput
+from forebay.buffer.eventlog.files import FilesBackend
+from forebay.buffer.eventlog.log import EventLog
+from forebay.buffer.eventlog.memory import MemoryBackend
+from forebay.buffer.eventlog.objects import ObjectsBackend
+from forebay.buffer.eventlog.sqlite import SqliteBackend
+from forebay.buffer.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.eventlog.backend import Backend
+    from forebay.buffer.eventlog.model import Description
+
+VARIABLE: Final = "FOREBAY_EVENT_LOG"
+_OBJECTS: Final = "objects+"
+
+
+def open_event_log(
+    url: str | Path | None = None,
+    *,
+    depth: int = 1024,
+    poll_interval: float = 1.0,
+    storage_options: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
+    random: Random | None = None,
+) -> EventLog:
+    """Return the event log at a URL. Nothing is made there before the first append.
+
+    Args:
+        url: `sqlite:///folder/events.db`, or a plain path, which means the same; `file:///folder` for JSON lines;
+            `memory://name`; `s3://bucket/log`, `gs://…` or `az://…`; `objects+file:///folder` for the layout of object
+            storage in a folder. By default, what the variable `FOREBAY_EVENT_LOG` says.
+        depth: how many events may wait for a subscriber, in one partition, before it is told that it lags.
+        poll_interval: how many seconds a subscriber waits at most before it looks for what other processes appended.
+        storage_options: credentials, endpoint and client, for object storage.
+        clock: where time comes from.
+        random: where ids come from.
+
+    Raises:
+        InvalidInput: there is no such URL, or none was given.
+    """
+    url = url or os.environ.get(VARIABLE)
+    if not url:
+        raise InvalidInput(f"no event log: pass its URL or set {VARIABLE}, such as sqlite:///var/lib/forebay/events.db")
+    clock, random = clock or SystemClock(), random or system_random()
+    backend = _open_backend(str(url), storage_options, clock, random)
+    return EventLog(backend, depth=depth, poll_interval=poll_interval, clock=clock)
+
+
+def describe_event_log(
+    url: str | Path | None = None, *, storage_options: Mapping[str, Any] | None = None
+) -> Description:
+    """Return what there is to know of a log without reading it, or making it if it is not there."""
+    with open_event_log(url, storage_options=storage_options) as log:
+        return log.describe()
+
+
+def _open_backend(url: str, storage_options: Mapping[str, Any] | None, clock: Clock, random: Random) -> Backend:
+    scheme = url.partition("://")[0] if "://" in url else ""
+    if scheme in {"", "sqlite", "file", "memory"} and storage_options:
+        raise InvalidInput(f"an event log at {url} takes no storage options")
+    match scheme:
+        case "":
+            return SqliteBackend(Path(url), clock=clock, random=random)
+        case "sqlite":
+            parts = urlsplit(url)
+            path = unquote(parts.path)
+            if parts.netloc or len(path) < 2 or path.endswith("/"):
+                raise InvalidInput(f"{url!r} is not a database's URL: write sqlite:///absolute/path/events.db")
+            return SqliteBackend(Path(path), clock=clock, random=random)
+        case "file":
+            return FilesBackend(url, clock=clock, random=random)
+        case "memory":
+            return MemoryBackend(url)
+        case _:
+            store = open_store(url.removeprefix(_OBJECTS), storage_options)
+            return ObjectsBackend(store, clock=clock, random=random)

@@ -1,0 +1,145 @@
+"""Collecting one buffer, again and again (rfcs/0006)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from forebay.buffer import metrics
+from forebay.buffer.errors import Unsupported
+from forebay.buffer.manifest import Manifest, Queue
+from forebay.gc.report import CollectionReport
+from forebay.gc.sweep import Sweep
+from forebay.gc.v1 import collect_v1
+from forebay.gc.v2 import CollectionV2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.eventlog import AuditTrail
+    from forebay.buffer.manifest import Head
+    from forebay.buffer.store import ObjectStore
+    from forebay.gc.retention import Retention
+
+_log = logging.getLogger("forebay.gc")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a collector was told, the same for every partition of a topic; see `Collector`."""
+
+    grace: float
+    retention: Retention | None
+    manifest_path: str
+    data_prefix: str
+    events: AuditTrail | None
+    is_stopped: Callable[[], bool]
+    """Asked between requests of a sweep."""
+    clock: Clock
+    random: Random | None
+
+
+class BufferCollector:
+    """Collects a buffer, or one partition of a topic."""
+
+    def __init__(self, store: ObjectStore, settings: Settings) -> None:
+        self.url = store.url
+        self._store = store
+        self._settings = settings
+        self._clock = settings.clock
+        self._queue = Queue(
+            store, settings.manifest_path, role="collector", clock=settings.clock, random=settings.random
+        )
+        self._attributes = {"buffer": self.url}
+
+    def collect(self, *, dry_run: bool) -> CollectionReport:
+        """Collect once; see `Collector.collect_once`.
+
+        Raises:
+            IsTopic: it is not one buffer.
+        """
+        began = self._clock.monotonic()
+        report = self._collect(dry_run=dry_run)
+        if not dry_run:
+            metrics.collection_deleted.add(report.deleted, self._attributes)
+            metrics.collection_failed.add(report.failed_count, self._attributes)
+            metrics.collection_duration.record(self._clock.monotonic() - began, self._attributes)
+        _log.info("%s", report)
+        return report
+
+    def _collect(self, *, dry_run: bool) -> CollectionReport:
+        # Before the manifest: version 1 relies on seeing there whatever was listed by this time.
+        store_time_ms = self._store_time()
+        state = self._queue.read()
+        if store_time_ms is None:
+            return CollectionReport(self.url, dry_run)
+        if isinstance(state, Manifest):
+            return self._collect_v1(state, store_time_ms, dry_run=dry_run)
+        return self._collect_v2(state, store_time_ms, dry_run=dry_run)
+
+    def _store_time(self) -> int | None:
+        """When the store last wrote the manifest, by its own clock; None if there is no manifest."""
+        manifest_path = self._settings.manifest_path
+        found = next(iter(self._store.list(manifest_path)), None)
+        return found.modified_ms if found is not None and found.key == manifest_path else None
+
+    def _collect_v1(self, manifest: Manifest, store_time_ms: int, *, dry_run: bool) -> CollectionReport:
+        settings = self._settings
+        if settings.retention is not None:
+            raise Unsupported(f"{self._queue.url} is of version 1, which retention cannot trim: migrate it first")
+        sweep = self._sweep(dry_run=dry_run)
+        floor = collect_v1(
+            manifest, sweep, data_prefix=settings.data_prefix, store_time_ms=store_time_ms, grace=settings.grace
+        )
+        return self._report(sweep, kept=manifest.count, floor=floor)
+
+    def _collect_v2(self, head: Head, store_time_ms: int, *, dry_run: bool) -> CollectionReport:
+        settings = self._settings
+        collection = CollectionV2(self._queue, head.buffer_id)
+        now_ms = store_time_ms
+        # In a buffer that nobody writes, the store's time of it stands still: no hold would expire, nothing would come
+        # of age. Our own clock only says when to ask again; if it is wrong, that is one write for nothing.
+        if self._clock.now_ms() - store_time_ms > settings.grace * 1000:
+            if dry_run:
+                now_ms = self._clock.now_ms()
+            else:
+                collection.touch()
+                now_ms = self._store_time() or store_time_ms
+        decision, head = collection.trim(
+            now_ms=now_ms, grace=settings.grace, retention=settings.retention, dry_run=dry_run
+        )
+        if decision.dropped and not dry_run:
+            metrics.collection_dropped.add(decision.dropped, self._attributes)
+            _log.warning(
+                "%s: retention dropped %d batches that not every reader had read, the last of them %d",
+                self.url,
+                decision.dropped,
+                decision.head.first_sequence - 1,
+            )
+        sweep = self._sweep(dry_run=dry_run)
+        collection.delete(head, sweep, settings.data_prefix)
+        return self._report(
+            sweep,
+            kept=head.count,
+            trimmed=decision.trimmed,
+            dropped_unread=decision.dropped,
+            expired_holds=decision.expired,
+            floor=head.gc_floor,
+        )
+
+    def _sweep(self, *, dry_run: bool) -> Sweep:
+        settings = self._settings
+        return Sweep(self._store, dry_run=dry_run, is_stopped=settings.is_stopped, events=settings.events)
+
+    def _report(self, sweep: Sweep, **found: Any) -> CollectionReport:
+        return CollectionReport(
+            self.url,
+            sweep.dry_run,
+            deleted=sweep.deleted,
+            failed=sweep.failed,
+            failed_count=sweep.failed_count,
+            **found,
+        )

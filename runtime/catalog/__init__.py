@@ -1,0 +1,8 @@
+"""The life of every stored segment, as a view over event-log partitions (rfcs/0009)."""
+
+from __future__ import annotations
+
+from forebay.runtime.catalog.catalog import CATALOG_TOPIC, Catalog
+from forebay.runtime.catalog.model import DeletionState, Segment, SegmentState, SegmentUpdate
+
+__all__ = ["CATALOG_TOPIC", "Catalog", "DeletionState", "Segment", "SegmentState", "SegmentUpdate"]

@@ -1,0 +1,247 @@
+"""The pump: follows log partitions, keeps the view that their events add up to, and writes it down now and then."""
+
+from __future__ import annotations
+
+import logging
+from threading import Condition, Lock, Thread
+from typing import TYPE_CHECKING, Final
+
+from forebay.buffer.backoff import full_jitter
+from forebay.buffer.errors import Closed, ForebayError, InvalidInput
+from forebay.buffer.eventlog import Lagged
+from forebay.runtime.catalog.model import decode_change
+from forebay.runtime.catalog.snapshot import CatalogSnapshot, load_snapshot, write_snapshot
+from forebay.runtime.catalog.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.eventlog import EventLog, Record, Subscription
+    from forebay.buffer.store import ObjectStore
+
+_log = logging.getLogger("forebay.catalog")
+
+WRITE_ID: Final = "write"
+"""The header by which a writer knows its own event again."""
+_LONGEST_PAUSE: Final = 10.0
+"""Seconds between attempts to follow a log that cannot be read."""
+
+
+class Pending:
+    """A write that waits for its event to be applied."""
+
+    def __init__(self) -> None:
+        self.is_applied = False
+        self.refusal: InvalidInput | None = None
+
+
+class Follower:
+    """The view of the assigned partitions of a topic. What is public here is guarded by `changed`."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        topic: str,
+        partitions: int,
+        *,
+        snapshots: ObjectStore | None,
+        snapshot_interval: float,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self._log = log
+        self._topic = topic
+        self._count = partitions
+        self._snapshots = snapshots
+        self._snapshot_interval = snapshot_interval
+        self._snapshot_due = clock.monotonic() + snapshot_interval
+        self._clock = clock
+        self._random = random
+        self.changed = Condition()
+        self.is_stopping = False
+        self.marks: dict[int, int | None] = {}
+        """The assigned partitions, and the high-water mark of each at that time; None while it is unknown."""
+        self.pending: dict[str, Pending] = {}
+        """Writes of this process, by their ids."""
+        self.view = View()
+        self.applied = [-1] * partitions
+        """The last offset in the view, of every partition."""
+        self._life = 0
+        """Grows when the view starts anew; what was read for an earlier one is not applied."""
+        self._load()
+        self._saved = list(self.applied)
+        self._loaded: list[int] | None = list(self.applied)
+        self._reconciling = Lock()
+        self._subscribing = Lock()
+        self._records, self._assignment = log.subscribe(topic)
+        self._pump = Thread(target=self._run, name="forebay-catalog", daemon=True)
+        self._pump.start()
+
+    def name(self, number: int) -> str:
+        """Return what messages call a partition."""
+        return f"{self._log.url}: partition {number} of {self._topic}"
+
+    def check_open(self) -> None:
+        """Raise `Closed` if it was closed."""
+        if self.is_stopping:
+            raise Closed(f"{self._log.url}: this catalog of {self._topic} was closed")
+
+    # Assignment
+
+    def reconcile(self, wanted: Collection[int]) -> None:
+        """Follow these partitions and no others, and ask again for every mark that is unknown."""
+        with self._reconciling:
+            with self.changed:
+                self.check_open()
+                unknown = [number for number in wanted if self.marks.get(number) is None]
+            marks = self._read_marks() if unknown else []
+            with self.changed:
+                for number in self.marks.keys() - set(wanted):
+                    del self.marks[number]
+                for number in unknown:
+                    self.marks[number] = marks[number] if number < len(marks) else None
+                self._drop_foreign_snapshot(marks)
+                self.changed.notify_all()
+            self._follow_what_is_assigned()
+
+    def _read_marks(self) -> list[int]:
+        try:
+            return self._log.high_water_marks(self._topic)
+        except ForebayError:
+            _log.warning("%s: high-water marks of %s are unknown", self._log.url, self._topic, exc_info=True)
+            return []
+
+    def _drop_foreign_snapshot(self, marks: list[int]) -> None:
+        """Start anew if the snapshot knows of events that the log does not have: it belongs to another one."""
+        if self._loaded is None or len(marks) < self._count:
+            return
+        if any(known >= mark for known, mark in zip(self._loaded, marks, strict=True)):
+            _log.warning("%s: the snapshot is beyond the end of %s; everything is replayed", self._log.url, self._topic)
+            self.view, self.applied = View(), [-1] * self._count
+            self._life += 1
+            self._records.close()  # the pump subscribes again, from the start
+        self._loaded = None
+
+    def _follow_what_is_assigned(self) -> None:
+        with self._subscribing:
+            with self.changed:
+                starts = {number: self.applied[number] + 1 for number in self.marks}
+            for number in set(self._assignment.assigned()) - starts.keys():
+                self._assignment.remove(number)
+            for number, start in starts.items():
+                try:
+                    self._assignment.add(number, start)
+                except Closed:
+                    return  # the pump is about to subscribe again, to what is assigned then
+                except ForebayError:
+                    _log.warning("%s cannot be followed; the next call tries again", self.name(number), exc_info=True)
+                    with self.changed:
+                        self.marks[number] = None
+
+    # Following
+
+    def _run(self) -> None:
+        failures = 0
+        while not self.is_stopping:
+            try:
+                self._pump_records()
+                failures = 0
+            except Lagged as lag:
+                _log.info("%s; going on from there", lag)
+            except Closed:
+                _log.warning("%s was closed; the catalog of %s stands still", self._log.url, self._topic)
+                return
+            except ForebayError:
+                _log.warning("%s: following %s failed; trying again", self._log.url, self._topic, exc_info=True)
+                self._pause(failures)
+                failures += 1
+
+    def _pump_records(self) -> None:
+        """Apply events as they come, and write snapshots in between, until the subscription ends."""
+        records, life = self._subscribe()
+        while not self.is_stopping:
+            record = records.poll(self._until_snapshot())
+            if record is not None:
+                self._apply(record, life)
+            elif records.ended:
+                return
+            if self._until_snapshot() == 0.0:
+                self._snapshot_due = self._clock.monotonic() + self._snapshot_interval
+                self._save()
+
+    def _subscribe(self) -> tuple[Subscription, int]:
+        """The events of what is assigned, after what was applied, and the view's life that they are for."""
+        with self._subscribing:
+            while True:
+                with self.changed:
+                    life = self._life
+                    starts = {number: self.applied[number] + 1 for number in self.marks}
+                if self.is_stopping or not self._records.ended:
+                    return self._records, life
+                self._records, self._assignment = self._log.subscribe(self._topic, starts)
+                with self.changed:
+                    if life != self._life:  # it started anew while we asked
+                        self._records.close()
+
+    def _apply(self, record: Record, life: int) -> None:
+        number, event = record.partition, record.event
+        with self.changed:
+            # What came before the view started anew, or before the partition was added again, is not applied twice.
+            if self.is_stopping or life != self._life or record.offset <= self.applied[number]:
+                return
+            refusal = None
+            try:
+                self.view.apply(decode_change(event), event.time_ms or 0)
+            except InvalidInput as error:
+                refusal = error
+                _log.warning("%s: offset %d is passed over: %s", self.name(number), record.offset, error)
+            self.applied[number] = record.offset
+            pending = self.pending.get(event.headers.get(WRITE_ID, ""))
+            if pending is not None:
+                pending.is_applied, pending.refusal = True, refusal
+            self.changed.notify_all()
+
+    def _pause(self, failures: int) -> None:
+        deadline = self._clock.monotonic() + full_jitter(self._random, failures, 0.1, _LONGEST_PAUSE)
+        with self.changed:
+            while not self.is_stopping and self._clock.wait_until(self.changed, deadline):
+                pass
+
+    def close(self) -> None:
+        """Stop, whatever is still to be applied, and write a last snapshot."""
+        with self.changed:
+            if self.is_stopping:
+                return
+            self.is_stopping = True
+            self.changed.notify_all()
+        with self._subscribing:
+            self._records.close()
+        self._pump.join()
+        self._save()
+
+    # Snapshots
+
+    def _load(self) -> None:
+        snapshot = None if self._snapshots is None else load_snapshot(self._snapshots, self._topic, self._count)
+        if snapshot is not None:
+            self.view.load(snapshot.partitions)
+            self.applied = list(snapshot.applied)
+
+    def _until_snapshot(self) -> float | None:
+        return None if self._snapshots is None else max(0.0, self._snapshot_due - self._clock.monotonic())
+
+    def _save(self) -> None:
+        """Write a snapshot if anything has advanced: the view and the offsets of one moment."""
+        if self._snapshots is None:
+            return
+        with self.changed:
+            applied = list(self.applied)
+            if applied == self._saved:
+                return
+            snapshot = CatalogSnapshot(self._topic, applied, self.view.dump())
+        try:
+            write_snapshot(self._snapshots, snapshot)
+            self._saved = applied
+        except ForebayError:
+            _log.warning("%s: a snapshot could not be written; the next one may be", self._snapshots.url, exc_info=True)

@@ -1,0 +1,56 @@
+"""A catalog's view at one moment, with the offsets that it has come to."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from forebay.buffer.errors import ForebayError, NotFound
+from forebay.buffer.manifest.envelope import pack, unpack
+from forebay.runtime.catalog.view import PartitionDump  # noqa: TC001 - msgspec reads the annotation
+
+if TYPE_CHECKING:
+    from forebay.buffer.store import ObjectStore
+
+_log = logging.getLogger("forebay.catalog")
+
+SNAPSHOT_KEY: Final = "catalog.snapshot"
+
+
+class CatalogSnapshot(Struct, frozen=True, tag="catalog"):
+    """What a catalog starts from instead of a replay."""
+
+    topic: str
+    applied: list[int]
+    """The last offset applied, of every partition of the topic; -1 where there is none."""
+    partitions: list[PartitionDump]
+
+
+def write_snapshot(store: ObjectStore, snapshot: CatalogSnapshot) -> None:
+    """Replace the snapshot by this one, whole or not at all."""
+    store.put(SNAPSHOT_KEY, pack(snapshot))
+
+
+def load_snapshot(store: ObjectStore, topic: str, partitions: int) -> CatalogSnapshot | None:
+    """Return the snapshot that is there, or None if there is none that can be used; then everything is replayed."""
+    location = f"{store.url}/{SNAPSHOT_KEY}"
+    try:
+        snapshot = unpack(store.get(SNAPSHOT_KEY).data, CatalogSnapshot, location)
+    except NotFound:
+        return None
+    except ForebayError:
+        _log.warning("%s cannot be used; everything is replayed", location, exc_info=True)
+        return None
+    if snapshot.topic != topic or len(snapshot.applied) != partitions or min(snapshot.applied) < -1:
+        _log.warning(
+            "%s is of topic %s with %d partitions, not of %s with %d; everything is replayed",
+            location,
+            snapshot.topic,
+            len(snapshot.applied),
+            topic,
+            partitions,
+        )
+        return None
+    return snapshot

@@ -1,0 +1,174 @@
+"""What the runtime and a sink promise each other (rfcs/0007).
+
+The runtime gives a sink one `Commit` after the other, or several at once if the sink does not ask for order. Each has
+an identity that is the same on every replay, in this process or in the next one, so a sink that keeps identities
+together with its data can be exactly once. The sink answers what came of it:
+
+    Committed        it is in the target, now or since an earlier try; the frontier may pass it
+    NotCommitted     it is not, and will not come later: the same commit is tried again after a pause
+    MaybeCommitted   nobody knows: `check_committed` decides between the two above
+    Fatal            trying again cannot help: the runtime halts, or, if the data is at fault, follows its poison policy
+
+An exception is an answer too. What forebay's own errors say is taken at their word; any other exception means
+`MaybeCommitted`, because it may have been raised after the effect.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+
+from forebay.buffer.checks import check_seconds, check_whole
+from forebay.buffer.closing import Closing
+
+if TYPE_CHECKING:
+    from forebay.buffer.fetch import Batch
+
+Decoder: TypeAlias = Callable[["Batch"], pa.Table]
+"""Turns a batch into rows, in a worker thread: called once a batch, never once an entry.
+
+It must give the same rows for the same batch each time, or a replay is not one. What it raises makes the batch poison.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitIdentity:
+    """Which batches a commit carries, and for which reader: the same on every replay, and never for anything else.
+
+    A group that was reset, or deleted and made again, reads under a new generation: that is no replay. The unnamed
+    consumer has neither group nor generation, and cannot be reset.
+    """
+
+    source: str
+    """The buffer: its id, 32 hexadecimal digits, that moves with it (of a version 1 buffer, a hash of its URL)."""
+    group: str
+    """The reader; empty for the unnamed consumer."""
+    generation: str
+    """Which of the group's lives; 32 hexadecimal digits, empty for the unnamed consumer."""
+    first: int
+    """The first sequence."""
+    last: int
+    """The last sequence, included."""
+
+    @property
+    def reader(self) -> str:
+        """Who reads, apart from what: the same for all commits of one source, for sinks that keep its last sequence."""
+        return f"{self.source}.{self.group}.{self.generation}" if self.group else self.source
+
+    @property
+    def name(self) -> str:
+        """The whole identity as text that can be part of a file's name or an object's key, and sorts by sequence."""
+        return f"{self.reader}.{self.first:020}-{self.last:020}"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a sink is to make durable as a whole or not at all."""
+
+    identity: CommitIdentity
+    url: str
+    """The buffer's URL, for people to read; it holds no credentials."""
+    batches: tuple[Batch, ...]
+    """The batches in order. Those that the poison policy took out are missing here and in `table`."""
+    table: pa.Table
+    """The rows that the decoder made of the batches, in order; there is always at least one."""
+    replay: bool = False
+    """Whether an earlier process may have committed it. `check_committed` was asked, and said no."""
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return int(self.table.num_rows)
+
+    def __bool__(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """It is in the target, whole, by this call or by an earlier one."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotCommitted:
+    """Nothing of it is in the target, nor will it arrive there later. It will be tried again."""
+
+    reason: str
+    """For people: it is shown while the runtime waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaybeCommitted:
+    """It may be in the target. `check_committed` is asked until it can tell."""
+
+    reason: str
+    """For people: it is shown while the runtime waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal:
+    """Nothing of it is in the target, and trying again cannot help."""
+
+    reason: str
+    """For people: the runtime raises it."""
+    poison: bool = False
+    """Whether it is the data of this commit that can never be taken, so that others may go on without it."""
+
+
+Answer: TypeAlias = Committed | NotCommitted | MaybeCommitted | Fatal
+
+
+@dataclass(frozen=True, slots=True)
+class Combining:
+    """How contiguous batches are put together into one commit, for sinks that like few large commits.
+
+    It takes a group: which batches belong together is recorded in its cursor before they are committed, so a replay
+    carries the same ones. The unnamed consumer has no place for that: of it, each commit carries one batch.
+    """
+
+    target_bytes: int
+    """A commit is closed once its batches hold so many bytes before compression (by the manifest's facts)."""
+    max_seconds: float = 60.0
+    """… or once its first batch has waited so long for more."""
+
+    def __post_init__(self) -> None:
+        check_whole(self.target_bytes, "target_bytes", least=1)
+        check_seconds(self.max_seconds, "max_seconds")
+
+
+class Sink(Closing, ABC):
+    """Where rows go. Whoever makes a sink closes it, after the runtime has stopped.
+
+    All methods are called from worker threads of the runtime.
+    """
+
+    in_order: bool = False
+    """Whether commits of one source come one at a time, in the order of their sequences (sources still beside one
+    another). Else several of one source are under way at once, in any order."""
+    combining: Combining | None = None
+    """How batches are to be combined; None for one commit a batch."""
+
+    @abstractmethod
+    def commit(self, commit: Commit) -> Answer:
+        """Make the commit durable as a whole, and say what came of it.
+
+        A commit may be given again: after `NotCommitted`, after `MaybeCommitted` that was found not to be there, and by
+        another process, even while this call is still under way.
+        """
+
+    @abstractmethod
+    def check_committed(self, identity: CommitIdentity) -> bool:
+        """Return whether the commit of this identity is in the target, whole.
+
+        Asked after `MaybeCommitted`, and before a commit that an earlier process may have made. A sink that cannot tell
+        returns False, and is then at least once. An exception means "not known yet", and it is asked again.
+        """
+
+    def close(self) -> None:
+        """Let go of what the sink holds. Closing again does nothing."""

@@ -1,0 +1,291 @@
+"""The runtime: reads sources with many workers and commits what they hold to a sink (rfcs/0007)."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from forebay.buffer.checks import check_seconds
+from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.consumer import Consumer
+from forebay.buffer.errors import ForebayError, InvalidInput
+from forebay.buffer.fetch import Batch
+from forebay.runtime import progress
+from forebay.runtime.config import RuntimeConfig
+from forebay.runtime.pipeline import Pipeline
+from forebay.runtime.reading import Reading
+from forebay.runtime.source import Opening, Source
+from forebay.runtime.status import RuntimeStatus, SourceStatus, StageStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.producer import Producer
+    from forebay.buffer.store import ObjectStore
+    from forebay.runtime.contract import Decoder, Sink
+
+_log = logging.getLogger("forebay.runtime")
+
+_LAST_ACK_SECONDS: Final = 10.0
+"""How long the last acknowledgements of a stop may take, beyond the drain."""
+_RESERVED_FOR_EACH_RAW_BYTE: Final = 3
+"""At most: object, block and entries of a batch that is being decoded."""
+
+
+class Runtime:
+    """Reads sources and commits them to a sink, until it is stopped. It runs once.
+
+    Args:
+        sources: buffers or topics, each a URL (for the unnamed consumer), a `Source`, or a `Consumer` that nobody has
+            read from yet, which stays the caller's to close.
+        sink: where rows go; the caller's to close.
+        config: how much is done at once, and within which memory.
+        decoder: what makes rows of a batch; by default one row an entry, as `Batch.records`.
+        dead_letters: a producer, the caller's to close, of the buffer that takes batches that cannot be committed.
+            Without one, such a batch halts the runtime.
+        clock: where time comes from.
+        random: what pauses are drawn from.
+    """
+
+    def __init__(
+        self,
+        sources: Iterable[str | ObjectStore | Source | Consumer],
+        sink: Sink,
+        config: RuntimeConfig | None = None,
+        *,
+        decoder: Decoder = Batch.records,
+        dead_letters: Producer | None = None,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._random = random or system_random()
+        self.config = config or RuntimeConfig()
+        needed = _RESERVED_FOR_EACH_RAW_BYTE * (sink.combining.target_bytes if sink.combining else 0)
+        if needed > self.config.max_bytes:
+            raise InvalidInput(
+                f"the sink combines batches up to {needed // _RESERVED_FOR_EACH_RAW_BYTE} bytes: max_bytes must be at "
+                f"least {needed}, not {self.config.max_bytes}"
+            )
+        self._pipeline = Pipeline(sink, self.config, decoder, dead_letters, clock=self._clock, random=self._random)
+        self._given = list(sources)
+        self._opened: list[tuple[str | ObjectStore | Source | Consumer, list[Reading]]] = []
+        self._until_caught_up = False
+        self._state = "new"
+        self._drain_until: float | None = None
+
+    def run(self, *, until_caught_up: bool = False, show_progress: bool = True) -> RuntimeStatus:
+        """Read and commit until `stop` is called; then return how far it came.
+
+        Args:
+            until_caught_up: end when all that was in the sources at the beginning is committed and acknowledged.
+            show_progress: a live view if there is a terminal and `rich`, lines in the log `forebay.runtime` if not.
+
+        Raises:
+            Fenced: another process has taken over a source. Nothing was acknowledged since.
+            Halted: a batch or the sink needs somebody to act. All that was committed before is acknowledged.
+        """
+        with self._pipeline.lock:
+            if self._state not in ("new", "stopping"):
+                raise InvalidInput(f"this runtime is {self._state}: a runtime runs once")
+            self._until_caught_up = until_caught_up
+            if self._state == "new":
+                self._state = "running"
+        try:
+            self._pipeline.start()
+            for source in self._given:
+                if not self._join(source):
+                    break  # it was stopped meanwhile
+            with progress.show(self.status, self._clock, wanted=show_progress) as shown:
+                self._wait(shown)
+        except BaseException as error:  # noqa: BLE001 - raised again below, after everything was let go
+            self._pipeline.fail(error)
+        self._end()
+        if self._pipeline.failure is not None:
+            raise self._pipeline.failure
+        return self.status()
+
+    def stop(self, drain: float | None = None) -> None:
+        """Ask the runtime to stop, and return at once: `run` returns when it has.
+
+        It may be called from any thread, and from a signal handler.
+
+        Args:
+            drain: how many seconds commits that are under way may take to end; by default, `drain_seconds`.
+        """
+        seconds = self.config.drain_seconds if drain is None else drain
+        if seconds != 0:
+            check_seconds(seconds, "drain")
+        with self._pipeline.lock:
+            if self._state in ("new", "running", "stopping"):
+                self._state = "stopping"
+                self._drain_until = self._clock.monotonic() + seconds
+                for reading in list(self._pipeline.readings):
+                    reading.leave()
+                self._pipeline.changed.notify_all()
+
+    def add(self, source: str | ObjectStore | Source | Consumer) -> None:
+        """Read one more source, from where its reader stands: its backlog first, in order.
+
+        Raises:
+            InvalidInput: it is read already, or the runtime has stopped.
+        """
+        with self._pipeline.lock:
+            if self._state == "new":
+                self._given.append(source)
+                return
+        if not self._join(source):
+            raise InvalidInput(f"this runtime is {self._state}: nothing can be added to it")
+
+    def remove(self, source: str | ObjectStore | Source | Consumer, drain: float | None = None) -> None:
+        """Read a source no more: let what is under way of it end, acknowledge that, and let it go.
+
+        Args:
+            source: as it was given to `add`.
+            drain: how many seconds its commits may take to end; by default, `drain_seconds`.
+
+        Raises:
+            InvalidInput: it is not being read.
+        """
+        seconds = self.config.drain_seconds if drain is None else drain
+        with self._pipeline.lock:
+            found = next((item for item in self._opened if item[0] is source or item[0] == source), None)
+            if found is None:
+                raise InvalidInput(f"{_name(source)} is not a source of this runtime")
+            self._opened.remove(found)
+            _source, readings = found
+            for reading in readings:
+                reading.leave()
+            self._wait_for(readings, self._clock.monotonic() + seconds)
+            for reading in readings:
+                reading.end()
+            self._wait_for(readings, self._clock.monotonic() + _LAST_ACK_SECONDS)
+        self._let_go(*found)
+
+    def status(self) -> RuntimeStatus:
+        """Return what the runtime is doing, without asking the store."""
+        pipeline = self._pipeline
+        with pipeline.lock:
+            return RuntimeStatus(
+                state=self._state,
+                sources=tuple(_describe(reading) for _source, readings in self._opened for reading in readings),
+                stages=tuple(
+                    StageStatus(stage.name, stage.threads, stage.busy, len(stage))
+                    for stage in (pipeline.fetching, pipeline.committing)
+                ),
+                batches=pipeline.admission.batches,
+                max_batches=pipeline.admission.max_batches,
+                bytes=pipeline.admission.bytes,
+                max_bytes=pipeline.admission.max_bytes,
+            )
+
+    # Inside
+
+    def _join(self, source: str | ObjectStore | Source | Consumer) -> bool:
+        """Open a source and let it take part, unless the runtime is about to end."""
+        if self._state != "running":
+            return False
+        if isinstance(source, Consumer):
+            self._check_new([(source.url, source.reader.group)])
+            consumers = [source]
+        else:
+            opening = Opening(source if isinstance(source, Source) else Source(source))
+            self._check_new(opening.readers)
+            consumers = opening.open(clock=self._clock, random=self._random)
+        readings = [Reading(found, self._pipeline, until_caught_up=self._until_caught_up) for found in consumers]
+        with self._pipeline.lock:
+            joins = self._state == "running"
+            if joins:
+                self._opened.append((source, readings))
+                for reading in readings:
+                    self._pipeline.join(reading)
+        if not joins:
+            self._let_go(source, readings)
+        return joins
+
+    def _check_new(self, readers: list[tuple[str, str]]) -> None:
+        """Raise if a source is read already: opening it again would fence ourselves."""
+        with self._pipeline.lock:
+            known = {(reading.url, reading.reader.group) for _source, others in self._opened for reading in others}
+        twice = known.intersection(readers)
+        if twice:
+            raise InvalidInput(f"{min(twice)[0]} is read by this runtime already, for the same reader")
+
+    def _wait(self, log_progress: Callable[[], None] | None) -> None:
+        """Wait for the end, and say now and then how it goes."""
+        pipeline = self._pipeline
+        pause = self.config.progress_seconds
+        shown_at = self._clock.monotonic()
+        with pipeline.changed:
+            while not self._is_over():
+                deadlines = [self._drain_until] if self._drain_until is not None else []
+                if log_progress is not None:
+                    deadlines.append(shown_at + pause)
+                self._clock.wait_until(pipeline.changed, min(deadlines, default=None))
+                if log_progress is not None and self._clock.monotonic() >= shown_at + pause:
+                    shown_at = self._clock.monotonic()
+                    log_progress()
+
+    def _is_over(self) -> bool:
+        if self._pipeline.failure is not None:
+            return True
+        if self._drain_until is not None:
+            return not self._pipeline.readings or self._clock.monotonic() >= self._drain_until
+        return self._until_caught_up and not self._pipeline.readings
+
+    def _end(self) -> None:
+        """Let commits that are under way end, acknowledge what is done, and let everything go."""
+        pipeline = self._pipeline
+        with pipeline.lock:
+            self._state = "stopping"
+        if pipeline.failure is not None:
+            pipeline.committing.wait_until_idle(self._clock.monotonic() + self.config.drain_seconds)
+        with pipeline.lock:
+            for reading in list(pipeline.readings):
+                reading.end()
+            self._wait_for(list(pipeline.readings), self._clock.monotonic() + _LAST_ACK_SECONDS)
+            pipeline.fetching.stop()
+            pipeline.committing.stop()
+            if pipeline.committing.busy:
+                _log.warning("%d commits did not end in time, and may still arrive", pipeline.committing.busy)
+            self._state = "stopped" if pipeline.failure is None else "failed"
+        for source, readings in self._opened:
+            self._let_go(source, readings)
+
+    def _wait_for(self, readings: list[Reading], deadline: float) -> None:
+        while not all(reading.over for reading in readings):
+            if not self._clock.wait_until(self._pipeline.changed, deadline):
+                return
+
+    def _let_go(self, source: str | ObjectStore | Source | Consumer, readings: list[Reading]) -> None:
+        if isinstance(source, Consumer):
+            return  # the caller's
+        for reading in readings:
+            try:
+                reading.consumer.close()
+            except ForebayError as error:
+                _log.warning("%s: letting go failed: %s", reading.url, error)
+
+
+def _name(source: str | ObjectStore | Source | Consumer) -> str:
+    return source if isinstance(source, str) else str(source.url)
+
+
+def _describe(reading: Reading) -> SourceStatus:
+    return SourceStatus(
+        url=reading.url,
+        group=reading.reader.group,
+        committed=reading.frontier.through,
+        acked=reading.frontier.acked,
+        lag_batches=reading.lag,
+        lag_seconds=reading.lag_seconds,
+        batches=reading.batches,
+        bytes=reading.bytes,
+        commits=reading.commits,
+        rows=reading.rows,
+        bytes_read=reading.bytes_read,
+        dead_letters=reading.dead_letters,
+        waits_for="" if reading.over else reading.waits_for[1],
+        over=reading.over,
+    )

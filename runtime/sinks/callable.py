@@ -1,0 +1,83 @@
+"""A function of the user's as a sink."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, TypeAlias
+
+from forebay.runtime.contract import Answer, Combining, Commit, CommitIdentity, Committed, Sink
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    Function: TypeAlias = Callable[[Commit], Awaitable[Answer | None] | Answer | None]
+
+
+class CallableSink(Sink):
+    """Gives each commit to a function, **at least once**: again after an exception, and after a crash before the ack.
+
+    A function that keeps `commit.identity` together with what it does can be exactly once.
+
+    Args:
+        function: takes a `Commit`. That it returns means that the commit is done; or it returns another answer
+            (`NotCommitted`, `Fatal`, …). An async function runs in one event loop, in a thread of the sink's own.
+        in_order: one commit of a source at a time, in the order of its sequences; else several at once.
+        combining: how batches are put together into one commit; None for one batch each.
+    """
+
+    def __init__(self, function: Function, *, in_order: bool = False, combining: Combining | None = None) -> None:
+        self._function = function
+        self.in_order = in_order
+        self.combining = combining
+        self._lock = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: Thread | None = None
+
+    def commit(self, commit: Commit) -> Answer:
+        """Call the function."""
+        result = self._function(commit)
+        answer = self._run(result) if inspect.isawaitable(result) else result
+        return Committed() if answer is None else answer
+
+    def check_committed(self, identity: CommitIdentity) -> bool:  # noqa: ARG002
+        """Return False: nobody but the function could tell."""
+        return False
+
+    def close(self) -> None:
+        """End the event loop, if there is one. What still runs in it is cancelled."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+            thread, self._thread = self._thread, None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def _run(self, result: Awaitable[Answer | None]) -> Answer | None:
+        async def wait() -> Answer | None:
+            return await result
+
+        return asyncio.run_coroutine_threadsafe(wait(), self._open_loop()).result()
+
+    def _open_loop(self) -> asyncio.AbstractEventLoop:
+        # One loop for all commits: clients that a user opens in one call can be used in the next.
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = Thread(target=_run_loop, args=(self._loop,), name="forebay-callable-sink", daemon=True)
+                self._thread.start()
+            return self._loop
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        loop.close()

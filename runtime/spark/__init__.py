@@ -1,0 +1,24 @@
+"""Buffers on a Spark cluster: the data source `forebay` (rfcs/0008).
+
+`spark.read.format("forebay")` finds it by itself where forebay is installed. `register` is for those who want it
+explicit. `ensure_java`, called before a session is started, finds a Java for it where the machine has none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forebay.runtime.spark.java import ensure_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ensure_java", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make `forebay` known to a session as a data source."""
+    # Here, so that `import forebay.runtime.spark` works without Spark and says so only where Spark is used.
+    from forebay.runtime.spark.source import ForebaySource  # noqa: PLC0415
+
+    spark.dataSource.register(ForebaySource)

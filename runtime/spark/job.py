@@ -1,0 +1,86 @@
+"""What the processes of one writing job have in common: where it writes, and the hold over what it stores (rfcs/0008).
+
+The hold is made by the first task that stores something, put off by those that find it running out, and ended by the
+write that lists the batches. None of Spark's Python processes lives as long as the job does and could renew it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from forebay.buffer import names
+from forebay.buffer.clock import Clock, SystemClock
+from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.head import Hold
+from forebay.buffer.manifest.topic import partition_name
+from forebay.buffer.store.folder import FolderStore
+
+if TYPE_CHECKING:
+    from forebay.buffer.manifest import Head
+    from forebay.buffer.store import ObjectStore
+
+PURPOSE: Final = "a Spark job that writes"
+
+
+@dataclass(frozen=True)
+class WriteJob:
+    """A job that writes to a buffer or a topic. Pickles; a store's handle packs its credentials."""
+
+    store: ObjectStore
+    partitions: int
+    """Of the topic; 0 for a buffer, whose only place has the number 0."""
+    hold_id: str
+    lease: float
+    """Seconds that the hold lasts if no task puts it off."""
+    flush_size_bytes: int
+    """What a task gathers, before compression, before it stores it."""
+    clock: Clock = field(default_factory=SystemClock)
+
+    def open_buffer(self, number: int) -> ObjectStore:
+        """Return the store of a partition, or of the buffer itself."""
+        return FolderStore(self.store, partition_name(number)) if self.partitions else self.store
+
+    def open_queue(self, number: int, writer_id: str | None = None) -> Queue:
+        """Return a view of a partition's manifest, or of the buffer's."""
+        return Queue(self.open_buffer(number), role="spark", writer_id=writer_id, clock=self.clock)
+
+    def let_go(self, number: int) -> None:
+        """End the hold in one partition, if it is there."""
+
+        def change(head: Head) -> Head | None:
+            return head.without_hold(self.hold_id) if self.hold_id in head.holds else None
+
+        self.open_queue(number).change_head(change, lambda head: self.hold_id not in head.holds)
+
+
+class Pin:
+    """The job's hold in one partition, as one task keeps it in force."""
+
+    def __init__(self, job: WriteJob, number: int) -> None:
+        self._queue = job.open_queue(number)
+        self._hold_id = job.hold_id
+        self._lease_ms = int(job.lease * 1000)
+        self._clock = job.clock
+        self._floor = names.LOWEST
+        self._look_at = job.clock.monotonic()
+
+    def floor(self) -> str:
+        """Return the floor above which nothing is swept before half the lease is over, and what is stored is named."""
+        if self._clock.monotonic() >= self._look_at:
+            self._look_at = self._clock.monotonic() + self._lease_ms / 4000
+            head = self._queue.change_head(self._keep, lambda head: self._keep(head) is None)
+            self._floor = head.holds[self._hold_id].floor or names.LOWEST
+        return self._floor
+
+    def _keep(self, head: Head) -> Head | None:
+        """The head with the hold in force for long enough; None if it is."""
+        now = self._clock.now_ms()
+        found = head.holds.get(self._hold_id)
+        if found is None:
+            found = Hold(None, max(head.gc_floor, names.at_time(now)), 0, PURPOSE)
+        elif found.expires_ms - now > self._lease_ms // 2:
+            return None
+        return head.with_hold(self._hold_id, replace(found, expires_ms=now + self._lease_ms))

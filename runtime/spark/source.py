@@ -1,0 +1,65 @@
+"""`forebay` as a Spark data source: what Spark asks first, each answered by the module that does it (rfcs/0008)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from forebay.buffer.store.options import seal, unseal
+from forebay.runtime.spark.rows import SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceReader,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+    )
+    from pyspark.sql.types import StructType
+
+
+class ForebaySource(DataSource):
+    """Buffers and topics for `spark.read`, `spark.readStream`, `df.write` and `df.writeStream`.
+
+    Spark makes one in several processes: nothing is opened, claimed or sent before it asks for more.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """What comes after `format`."""
+        return "forebay"
+
+    def __getstate__(self) -> bytes:
+        return seal(dict(self.options))  # tasks get a pickle of it, which Spark may spill to disk
+
+    def __setstate__(self, sealed: bytes) -> None:
+        self.options = unseal(sealed)
+
+    def schema(self) -> str:
+        """All columns: what is read where no schema is given."""
+        return SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what plans and runs a batch read."""
+        from forebay.runtime.spark.reader import open_reader  # noqa: PLC0415
+
+        return open_reader(self.options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return what plans and runs a stream."""
+        from forebay.runtime.spark.stream import StreamReader  # noqa: PLC0415
+
+        return StreamReader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return what writes a DataFrame."""
+        from forebay.runtime.spark.writer import BatchWriter  # noqa: PLC0415
+
+        return BatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        """Return what writes a streaming DataFrame."""
+        from forebay.runtime.spark.writer import StreamWriter  # noqa: PLC0415
+
+        return StreamWriter(self.options, schema, overwrite)

@@ -1,0 +1,83 @@
+"""What a runtime is doing, as values: for people, for tests and for a page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StageStatus:
+    """One stage."""
+
+    name: str
+    threads: int
+    busy: int
+    """Threads at work."""
+    waiting: int
+    """Items that wait for a thread, or for their time to be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """One source, as of its last look at the manifest."""
+
+    url: str
+    group: str
+    """Empty for the unnamed consumer."""
+    committed: int | None
+    """The last sequence up to which everything is committed, by this runtime; None if nothing is."""
+    acked: int | None
+    """The last sequence that was acknowledged durably, by this runtime; None if none was."""
+    lag_batches: int
+    """Batches that are there and not committed."""
+    lag_seconds: float
+    """The age of the oldest of them that was read; 0 if there is none, or it does not tell its time."""
+    batches: int
+    """Batches under way."""
+    bytes: int
+    """Memory that they take."""
+    commits: int
+    rows: int
+    bytes_read: int
+    """Before compression."""
+    dead_letters: int
+    waits_for: str
+    """Why it does not go on right now; empty if it does."""
+    over: bool
+    """Whether it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeStatus:
+    """A runtime at one moment."""
+
+    state: str
+    """`new`, `running`, `stopping`, `stopped` or `failed`."""
+    sources: tuple[SourceStatus, ...]
+    stages: tuple[StageStatus, ...]
+    batches: int
+    """Batches under way, of all sources."""
+    max_batches: int
+    bytes: int
+    """Memory that they take."""
+    max_bytes: int
+
+    @property
+    def commits(self) -> int:
+        """Commits of all sources so far."""
+        return sum(source.commits for source in self.sources)
+
+    @property
+    def rows(self) -> int:
+        """Rows committed of all sources so far."""
+        return sum(source.rows for source in self.sources)
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read of all sources so far, before compression."""
+        return sum(source.bytes_read for source in self.sources)
+
+    @property
+    def lag_batches(self) -> int:
+        """Batches of all sources that are not committed."""
+        return sum(source.lag_batches for source in self.sources)

@@ -1,0 +1,189 @@
+"""What only a database can suffer: locks, other programs' tables, damage, processes that fork."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from threading import Barrier
+from threading import Event as Signal
+
+import pytest
+from eventlog_homes import PATIENCE, Background, fill, offsets
+
+from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.errors import Corrupt, InvalidInput, Unavailable
+from forebay.buffer.eventlog import Event, EventLog, open_event_log
+from forebay.buffer.eventlog.sqlite import SqliteBackend
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "events.db"
+
+
+@pytest.fixture
+def log(path: Path) -> EventLog:
+    return open_event_log(path)
+
+
+def impatient(path: Path) -> EventLog:
+    return EventLog(SqliteBackend(path, clock=SystemClock(), random=system_random(), busy_seconds=0.05))
+
+
+def beside(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def test_events_can_be_asked_for_with_sql(log: EventLog, path: Path) -> None:
+    log.append("jobs", Event("a", {"n": 41}))
+    rows = sqlite3.connect(path).execute(
+        "SELECT topic, offset, json_extract(event, '$.kind'), json_extract(event, '$.payload.n')"
+        " FROM events JOIN partitions ON partitions.id = events.partition"
+    )
+    assert rows.fetchall() == [("jobs", 0, "a", 41)]
+
+
+def test_locked_database_is_waited_for(log: EventLog, path: Path) -> None:
+    fill(log, 1)
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    appending = Background(lambda: log.append("jobs", Event("a")))
+    appending.join(0.05)
+    assert appending.is_alive()
+    other.execute("ROLLBACK")
+    assert appending.result() == 1
+
+
+def test_database_locked_for_too_long_is_unavailable_and_unchanged(log: EventLog, path: Path) -> None:
+    fill(log, 1)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    hasty = impatient(path)
+    with pytest.raises(Unavailable, match="locked by somebody else"):
+        hasty.append("jobs", Event("a"))
+    assert offsets(hasty.read_range("jobs")) == [0]  # readers never wait
+    other.execute("ROLLBACK")
+    assert hasty.append("jobs", Event("a")) == 1
+
+
+@pytest.mark.parametrize("lock", ["EXCLUSIVE", "IMMEDIATE"])
+def test_new_database_locked_while_it_is_opened_is_waited_for(path: Path, lock: str) -> None:
+    """Switching to write-ahead logging beside a writer takes a lock that SQLite itself does not wait for."""
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute(f"BEGIN {lock}")
+    appending = Background(lambda: open_event_log(path).append("jobs", Event("a")))
+    appending.join(0.05)
+    assert appending.is_alive()
+    other.execute("ROLLBACK")
+    assert appending.result() == 0
+
+
+def test_many_open_a_new_database_at_the_same_moment(path: Path) -> None:
+    barrier = Barrier(8)
+
+    def append() -> int:
+        with open_event_log(path) as log:
+            barrier.wait(PATIENCE)
+            return log.append("jobs", Event("a"))
+
+    assert sorted(found.result() for found in [Background(append) for _ in range(8)]) == list(range(8))
+
+
+def test_compaction_empties_the_write_ahead_log(log: EventLog, path: Path) -> None:
+    """Ref 003: sqlite_backend_persists_and_checkpoints_after_compact."""
+    fill(log, 500)
+    assert beside(path).stat().st_size > 0
+    report = log.compact("jobs", 0)
+    assert report.checkpointed
+    assert not beside(path).exists() or beside(path).stat().st_size == 0
+
+
+def test_compaction_beside_a_reader_is_done_but_not_checkpointed(path: Path) -> None:
+    log = impatient(path)
+    fill(log, 3)
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM events").fetchone()
+    fill(log, 1)
+    report = log.compact("jobs", 1)
+    assert (report.removed, report.checkpointed) == (2, False)
+    with pytest.raises(Unavailable, match="checkpointed"):
+        log.flush()
+    reader.execute("ROLLBACK")
+    log.flush()
+    assert offsets(log.read_range("jobs")) == [2, 3]
+
+
+def test_flush_moves_everything_into_the_database_file(log: EventLog, path: Path, tmp_path: Path) -> None:
+    fill(log, 10)
+    log.flush()
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(path.read_bytes())  # without what is beside it
+    assert offsets(open_event_log(copy).read_range("jobs")) == list(range(10))
+
+
+def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE events (mine)")
+    other.commit()
+    with pytest.raises(InvalidInput, match="another program's database"):
+        open_event_log(path).append("jobs", Event("a"))
+    assert other.execute("SELECT name FROM sqlite_schema").fetchall() == [("events",)]
+
+
+def test_damaged_database_is_corrupt(path: Path) -> None:
+    path.write_bytes(b"this is no database, though it is long enough to look like one" * 100)
+    with pytest.raises(Corrupt, match=r"events\.db"):
+        open_event_log(path).read_range("jobs")
+
+
+def test_folder_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"check that .*missing is there"):
+        open_event_log(tmp_path / "missing" / "events.db").append("jobs", Event("a"))
+
+
+def test_append_that_fails_half_way_leaves_nothing(log: EventLog, path: Path) -> None:
+    fill(log, 2)
+    hinder = sqlite3.connect(path, isolation_level=None)
+    hinder.execute(
+        "CREATE TRIGGER hinder BEFORE INSERT ON events WHEN NEW.offset = 4 BEGIN SELECT RAISE(FAIL, 'no more'); END"
+    )
+    with pytest.raises(Unavailable, match="no more"):
+        fill(log, 5)
+    assert log.high_water_marks("jobs") == [2]
+    hinder.execute("DROP TRIGGER hinder")
+    fill(log, 5)
+    assert offsets(log.read_range("jobs")) == list(range(7))
+
+
+def test_forked_child_and_parent_append_without_harm(log: EventLog) -> None:
+    fill(log, 1)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for _ in range(100):
+                log.append("jobs", Event("child"))
+            log.close()
+            status = 0
+        finally:
+            os._exit(status)
+    for _ in range(100):
+        log.append("jobs", Event("parent"))
+    assert os.waitpid(child, 0)[1] == 0
+    assert offsets(log.read_range("jobs")) == list(range(201))
+
+
+def test_threads_share_one_connection(log: EventLog) -> None:
+    begun = Signal()
+
+    def read() -> int:
+        begun.set()
+        return len(log.read_range("jobs"))
+
+    fill(log, 50)
+    readers = [Background(read) for _ in range(4)]
+    assert begun.wait(PATIENCE)
+    fill(log, 50)
+    assert all(reader.result() in (50, 100) for reader in readers)

@@ -1,0 +1,73 @@
+"""Buffers with something in them, and a runtime that does not wait."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from forebay.buffer.batch import encode_batch, raw_size
+from forebay.buffer.checksum import crc32c
+from forebay.buffer.groups import Groups
+from forebay.buffer.manifest import Manifest, Queue
+from forebay.buffer.model import Facts, Metadata, NewBatch
+from forebay.buffer.store import ObjectStore
+from forebay.buffer.store.memory import MemoryStore
+from forebay.runtime import Runtime, RuntimeConfig, RuntimeStatus, Sink, Source
+from forebay.runtime.contract import CommitIdentity
+
+TIME = 1_700_000_000_000
+
+
+class NoPauses(Random):
+    """Chance that always draws the shortest pause."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return a
+
+
+def fill(store: ObjectStore, count: int = 10, *, entries: int = 2, size: int = 0) -> list[bytes]:
+    """Append batches; entry j of batch i is `i:j`, padded to `size`. Returns all entries of them."""
+    queue = Queue(store)
+    first = queue.read().next_sequence
+    batches, said = [], []
+    for number in range(first, first + count):
+        held = [f"{number}:{index}".encode().ljust(size, b".") for index in range(entries)]
+        batches.append(append_data(store, number, bytes(encode_batch(held, "none")), held))
+        said += held
+    queue.append(batches)
+    return said
+
+
+def append_data(store: ObjectStore, number: int, data: bytes, held: list[bytes]) -> NewBatch:
+    store.put(f"data/{number}", data)
+    facts = Facts(len(data), raw_size(held), len(held), crc32c(data), TIME + number, TIME + number)
+    return NewBatch(f"data/{number}", (Metadata(0, TIME + number, b""),), facts)
+
+
+def new_buffer(name: str, count: int = 10, *, profile: str = "native", **settings: Any) -> MemoryStore:
+    store = MemoryStore(f"memory://runtime-{name}")
+    if profile == "opendata":
+        store.create("manifest", Manifest.empty("new").to_bytes())
+    if count:
+        fill(store, count, **settings)
+    return store
+
+
+def run(store: Any, sink: Sink, *, group: str | None = "etl", config: Any = None, **settings: Any) -> RuntimeStatus:
+    """Read what is there, with no pause between tries."""
+    config = RuntimeConfig(**(config or {}))
+    source = Source(store, group=group) if isinstance(store, ObjectStore) else store
+    settings = {"random": NoPauses(1), **settings}
+    return Runtime([source], sink, config, **settings).run(until_caught_up=True, show_progress=False)
+
+
+def acked(store: ObjectStore, group: str | None = "etl") -> int | None:
+    if group is not None:
+        return Groups(store).describe(group).acked
+    queue = Queue(store)
+    queue.read()
+    return queue.acked()
+
+
+def identity(first: int, last: int | None = None) -> CommitIdentity:
+    return CommitIdentity("5" * 32, "etl", "9" * 32, first, first if last is None else last)

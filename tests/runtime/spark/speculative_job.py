@@ -1,0 +1,99 @@
+"""A job on a cluster of two workers, one of whose tasks hangs until Spark has tried it on the other: see test_write.py.
+
+Spark tries a slow task again on another host only, so each worker gets a loopback address of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+from forebay.runtime.spark import ensure_java
+
+ROWS = 600
+
+
+@contextmanager
+def cluster(folder: str) -> Iterator[str]:
+    """A standalone master and two workers of one core each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    home = Path(pyspark.__file__).parent
+    environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "128m"}
+
+    def start(kind: str, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
+        return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+
+    url = f"spark://127.0.0.1:{port}"
+    limits = ("--cores", "1", "--memory", "512m", "--webui-port", "0", "--work-dir", f"{folder}/work")
+    running = [start("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")]
+    running += [start("worker.Worker", "--host", host, *limits, url) for host in ("127.0.0.1", "127.0.0.2")]
+    try:
+        yield url
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.wait()
+
+
+def main(folder: str) -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    ensure_java()
+    with cluster(folder) as url:
+        run(url, f"{folder}/buffer")
+
+
+def run(master: str, buffer: str) -> None:
+    spark = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "512m")
+        .config("spark.executor.memory", "512m")
+        .config("spark.speculation", "true")
+        .config("spark.speculation.interval", "100ms")
+        .config("spark.speculation.multiplier", "1.01")
+        .config("spark.speculation.quantile", "0.5")
+        .config("spark.speculation.minTaskRuntime", "0ms")
+        .config("spark.speculation.efficiency.enabled", "false")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "50")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+
+    def hang(value: str) -> str:
+        context = TaskContext.get()
+        assert context is not None
+        # Near the end of the last task, whose first attempt has stored most of its rows by then.
+        if value == str(ROWS - 10) and context.attemptNumber() == 0:
+            threading.Event().wait()
+        return value.ljust(2000)
+
+    frame = spark.range(0, ROWS, 1, 2).selectExpr("cast(id as string) as value")
+    frame = frame.select(udf(hang, useArrow=False)("value").alias("value"))
+    frame.write.format("forebay").option("flushSizeBytes", 60_000).mode("append").save(f"file://{buffer}")
+
+    found = spark.read.format("forebay").load(f"file://{buffer}").select("sequence", "value").collect()
+    assert sorted(int(row.value) for row in found) == list(range(ROWS)), "each row once"
+    stored, listed = len(list(Path(buffer, "data").glob("*.batch"))), len({row.sequence for row in found})
+    assert stored > listed, f"{stored} stored and {listed} listed: the attempt that hung has stored nothing"
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

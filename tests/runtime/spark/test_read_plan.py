@@ -1,0 +1,522 @@
+"""What a batch read plans and what its tasks yield, on one machine and without Spark: rfcs/0008."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+from read_job import (
+    ALL,
+    TYPES,
+    batch_reader,
+    batch_sizes,
+    columns,
+    fill,
+    head_of,
+    new_store,
+    read,
+    rows_of,
+    trim,
+    values_of,
+)
+
+from forebay.buffer import create_topic
+from forebay.buffer.consumer import Consumer
+from forebay.buffer.errors import Corrupt, Denied, Fenced, InvalidInput, NotFound, Trimmed
+from forebay.buffer.groups import Groups
+from forebay.buffer.manifest import Manifest, Queue
+from forebay.buffer.model import BatchDescriptor, Facts, Metadata, NewBatch
+from forebay.buffer.store.base import ObjectStore
+from forebay.buffer.store.memory import MemoryStore
+from forebay.buffer.topic import Topic
+from forebay.runtime.spark import rows as rows_module
+from forebay.runtime.spark.options import Options
+from forebay.runtime.spark.plan import Piece, Sizing, Source
+from forebay.runtime.spark.source import ForebaySource
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """Ten batches of one entry, `0` to `9`, taken in a second apart."""
+    store = new_store()
+    fill(store, *([b"%d" % number] for number in range(10)))
+    return store
+
+
+def moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+def digits(text: str) -> list[bytes]:
+    return [digit.encode() for digit in text]
+
+
+# What is read
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "0123456789"),
+        ({"startingSequence": 7}, "789"),
+        ({"endingSequence": 2}, "012"),
+        ({"startingSequence": 3, "endingSequence": 4}, "34"),
+        ({"startingSequence": 3, "endingSequence": 99}, "3456789"),
+        ({"startingTime": moment(7)}, "789"),
+        ({"endingTime": moment(3)}, "012"),
+        ({"startingTime": moment(2.5), "endingTime": moment(5)}, "34"),
+        ({"startingTime": moment(99)}, ""),
+    ],
+)
+@pytest.mark.parametrize("hold_seconds", [1800, 0])
+def test_range_is_read_by_sequence_and_by_time(
+    store: MemoryStore, options: dict[str, Any], expected: str, hold_seconds: int
+) -> None:
+    assert read(store, holdSeconds=hold_seconds, **options) == digits(expected)
+
+
+def test_rows_of_a_batch_that_is_partly_in_the_time_range_are_cut_exactly() -> None:
+    store = new_store()
+    fill(store, [b"a"])
+    data = store.get("data/0.batch").data
+    store.put("data/1.batch", bytes(data))
+    facts = Facts(len(data), 5, 1, 0, 0, 0)
+    times = (Metadata(1, 1000, b""), Metadata(2, 2000, b""), Metadata(3, 3000, b""))
+    batch = batch_of([b"untimed", b"one", b"two", b"three"], times, facts)
+    rows = rows_module.Rows(columns("value"), rows_module.TimeRange(1500, 3000))
+    assert [row["value"] for found in rows.slices(batch, 0) for row in found.to_pylist()] == [b"two"]
+    rows = rows_module.Rows(columns("value"), rows_module.TimeRange(None, 3000))
+    assert [row["value"] for found in rows.slices(batch, 0) for row in found.to_pylist()] == [b"one", b"two"]
+
+
+def batch_of(entries: list[bytes], metadata: tuple[Metadata, ...], facts: Facts) -> Any:
+    from forebay.buffer.batch import decode_batch, encode_batch
+    from forebay.buffer.fetch import Batch
+
+    return Batch(BatchDescriptor(0, "data/x", metadata, facts), decode_batch(encode_batch(entries)), 1)
+
+
+def test_group_is_a_place_to_start_at_and_is_not_moved_or_claimed(store: MemoryStore) -> None:
+    with Consumer(store, group="etl") as consumer:
+        consumer.next_descriptors(6)
+        consumer.ack_through(5)
+        before = Groups(store).describe("etl")
+        assert read(store, group="etl") == digits("6789")
+        assert Groups(store).describe("etl") == before
+    with pytest.raises(NotFound, match="has no group 'elt'"):
+        read(store, group="elt")
+
+
+def test_group_that_has_not_acknowledged_anything_is_read_from_its_start(store: MemoryStore) -> None:
+    Consumer(store, group="late", from_=8).close()
+    assert read(store, group="late") == digits("89")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingSequence": 1, "startingTime": moment(1)}, "give one of startingSequence, startingTime, group"),
+        ({"endingSequence": 1, "endingTime": moment(1)}, "give one of endingSequence, endingTime"),
+        ({"startingSequence": "x"}, "option startingSequence must be a whole number"),
+        ({"startingSequence": -1}, "startingSequence must be a whole number"),
+        ({"startingTime": "yesterday"}, "'yesterday' is neither"),
+        ({"startingTime": "2026-01-31T12:00:00"}, "has no zone"),
+        ({"startingSequence": 8, "endingSequence": 2}, "there is nothing from 8 up to 2"),
+        ({"onCorrupt": "ignore"}, "option onCorrupt must be one of fail, skip"),
+        ({"pushFilters": "yes"}, "option pushFilters must be one of true, false"),
+        ({"maxPartitionBytes": 0}, "maxPartitionBytes must be a whole number of at least 1"),
+        ({"startingSequnce": 1}, "unknown option 'startingSequnce'; did you mean 'startingSequence'"),
+        ({"topic": 1}, "unknown option 'topic'; expected one of"),
+        ({"url": "memory://another"}, "options url and path differ"),
+    ],
+)
+def test_wrong_option_is_named(store: MemoryStore, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        read(store, **options)
+
+
+def test_missing_url_is_asked_for() -> None:
+    with pytest.raises(InvalidInput, match="there is no URL"):
+        Options({}, ()).open_store()
+
+
+def test_buffer_that_is_not_there_is_not_taken_for_an_empty_one() -> None:
+    with pytest.raises(NotFound, match="its URL is wrong"):
+        read(new_store())
+
+
+def test_empty_buffer_gives_no_rows() -> None:
+    store = new_store()
+    Consumer(store, group="first").close()
+    assert read(store) == []
+
+
+def test_what_was_trimmed_is_told_with_the_buffer(store: MemoryStore) -> None:
+    trim(store, 4)
+    assert read(store) == digits("456789")
+    for options in ({"startingSequence": 2}, {"startingSequence": 2, "holdSeconds": 0}):
+        with pytest.raises(Trimmed, match=f"{store.url}.*batch 2 was trimmed"):
+            read(store, **options)
+
+
+# Version 1
+
+
+@pytest.fixture
+def old_store() -> MemoryStore:
+    """A version 1 buffer of six batches, which tell their times in their metadata alone."""
+    store = new_store()
+    store.create("manifest", Manifest.empty("new").to_bytes())
+    other = new_store()
+    fill(other, *([b"%d" % number] for number in range(6)))
+    for batch in Queue(other).descriptors(0, 6):
+        store.put(batch.location, other.get(batch.location).data)
+        Queue(store).append([NewBatch(batch.location, batch.metadata)])
+    return store
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "012345"),
+        ({"startingSequence": 4}, "45"),
+        ({"startingTime": moment(2), "endingTime": moment(4)}, "23"),
+        ({"endingSequence": 1}, "01"),
+    ],
+)
+def test_version_1_is_read_without_a_hold(old_store: MemoryStore, options: dict[str, Any], expected: str) -> None:
+    before = old_store.get("manifest").data
+    assert read(old_store, **options) == digits(expected)
+    assert old_store.get("manifest").data == before
+
+
+# Rows
+
+
+def test_columns_asked_for_come_in_their_order_and_with_their_nullability(store: MemoryStore) -> None:
+    wanted = columns("value", "partition", "sequence")
+    wanted["value"].nullable = False
+    reader = batch_reader(store, wanted, endingSequence=0)
+    (batch,) = [batch for task in reader.partitions() for batch in reader.read(task)]
+    assert [str(field) for field in batch.schema] == [
+        "pyarrow.Field<value: binary not null>",
+        "pyarrow.Field<partition: int32>",
+        "pyarrow.Field<sequence: int64>",
+    ]
+    assert batch.to_pylist() == [{"value": b"0", "partition": 0, "sequence": 0}]
+
+
+def test_all_columns_are_exact(store: MemoryStore) -> None:
+    reader = batch_reader(store, startingSequence=2, endingSequence=3)
+    assert rows_of(reader, reader.partitions()) == [
+        {
+            "sequence": number,
+            "index": 0,
+            "ingestion_time": datetime.fromtimestamp(number, UTC),
+            "metadata": b"m",
+            "value": b"%d" % number,
+        }
+        for number in (2, 3)
+    ]
+
+
+def test_column_that_is_not_there_is_refused_with_those_that_are(store: MemoryStore) -> None:
+    wrong = columns("value")
+    wrong["value"].dataType = TYPES["sequence"]
+    for schema in (wrong, columns("value").add("values", TYPES["value"])):
+        with pytest.raises(InvalidInput, match="the columns are sequence bigint, index int"):
+            batch_reader(store, schema)
+
+
+def test_slices_are_bounded_in_rows_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store()
+    fill(store, [b"x"] * 25_000, [b"y" * 1000] * 10_000, [b"z" * (5 << 20)] * 3)
+    reader = batch_reader(store, columns("value"), minPartitions=1)
+    (task,) = reader.partitions()
+    sizes = batch_sizes(reader.read(task))
+    assert sizes[:3] == [10_000, 10_000, 5_000]
+    assert sizes[3:6] == [4177, 4177, 1646], "4 MiB of a thousand bytes each, with 4 for the length"
+    assert sizes[6:] == [1, 1, 1]
+
+
+def test_metadata_counts_in_the_size_of_a_slice() -> None:
+    store = new_store()
+    fill(store, [b"x"] * 1000, metadata=b"p" * (1 << 20))
+    reader = batch_reader(store, columns("metadata", "value"))
+    (task,) = reader.partitions()
+    assert max(batch_sizes(reader.read(task))) == 3
+    reader = batch_reader(store, columns("value"))
+    (task,) = reader.partitions()
+    assert batch_sizes(reader.read(task)) == [1000], "metadata that nobody asked for is not made"
+
+
+# Packing
+
+
+def pieces_of(sizes: list[int], partition: int = 0) -> list[Piece]:
+    source = Source(new_store(), partition, "manifest")
+    batches = [BatchDescriptor(i, f"data/{i}", (), Facts(1, size, 1, 0, 0, 0)) for i, size in enumerate(sizes)]
+    return [Piece(source, tuple(batches))]
+
+
+def packed(sizing: Sizing, pieces: list[Piece]) -> list[list[int]]:
+    tasks = sizing.pack(pieces)
+    return [
+        [batch.facts.raw_bytes for piece in task.pieces for batch in piece.batches if batch.facts] for task in tasks
+    ]
+
+
+MiB = 1 << 20
+
+
+def test_tasks_have_about_the_same_bytes_and_at_most_what_was_asked_for() -> None:
+    assert packed(Sizing(100, 1), pieces_of([40, 10, 50, 60, 40, 100])) == [[40, 10, 50], [60, 40], [100]]
+    assert packed(Sizing(1000, 3), pieces_of([10] * 9)) == [[10] * 3] * 3
+    assert packed(Sizing(1000, 99), pieces_of([10] * 3)) == [[10]] * 3, "a batch is not cut"
+    assert packed(Sizing(10, None), pieces_of([500, 1])) == [[500], [1]]
+    assert packed(Sizing(10, None), []) == []
+
+
+def test_small_reads_get_few_tasks_and_large_ones_two_per_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    sizing = Sizing(256 * MiB, None)
+    assert len(sizing.pack(pieces_of([MiB] * 20))) == 1, "32 MiB are worth a task"
+    assert len(sizing.pack(pieces_of([MiB] * 100))) == 4
+    assert len(sizing.pack(pieces_of([MiB] * 500))) == 8
+    assert len(sizing.pack(pieces_of([64 * MiB] * 100))) == 25, "256 MiB at most"
+
+
+def test_every_task_knows_all_sources_so_that_it_keeps_their_holds() -> None:
+    tasks = Sizing(10, None).pack([*pieces_of([10, 10], 0), *pieces_of([10], 1)])
+    assert [[piece.source.partition for piece in task.pieces] for task in tasks] == [[0], [0], [1]]
+    assert all([source.partition for source in task.sources] == [0, 1] for task in tasks)
+
+
+def test_batches_without_entries_are_not_fetched() -> None:
+    store = new_store()
+    fill(store, [b"a"], [], [b"b"])
+    store.delete(["data/1.batch"])
+    assert read(store) == [b"a", b"b"]
+
+
+# Filters
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ([EqualTo(("sequence",), 3)], "3"),
+        ([GreaterThan(("sequence",), 7)], "789"),
+        ([GreaterThanOrEqual(("sequence",), 8)], "89"),
+        ([LessThan(("sequence",), 1)], "01"),
+        ([LessThanOrEqual(("sequence",), 1), GreaterThan(("sequence",), 0)], "01"),
+        ([In(("sequence",), (2, 5, 99))], "25"),
+        ([GreaterThan(("sequence",), 10**6)], ""),
+        ([EqualTo(("ingestion_time",), datetime.fromtimestamp(4, UTC))], "4"),
+        ([GreaterThanOrEqual(("ingestion_time",), datetime.fromtimestamp(8, UTC))], "89"),
+        ([LessThan(("ingestion_time",), datetime.fromtimestamp(1, UTC))], "01"),
+        ([EqualTo(("value",), b"1"), IsNotNull(("sequence",))], "0123456789"),
+    ],
+)
+def test_filters_leave_out_batches_and_are_all_left_to_spark(
+    store: MemoryStore, filters: list[Filter], expected: str
+) -> None:
+    reader = batch_reader(store, pushFilters="true")
+    push = getattr(reader, "pushFilters")  # noqa: B009 - only this kind of reader takes them
+    assert list(push(filters)) == filters
+    assert values_of(reader, reader.partitions()) == digits(expected)
+
+
+def test_reader_takes_filters_only_if_asked_to(store: MemoryStore) -> None:
+    from pyspark.sql.datasource import DataSourceReader
+
+    assert type(batch_reader(store)).pushFilters is DataSourceReader.pushFilters
+
+
+# Holds
+
+
+def test_plan_holds_what_it_reads_and_nothing_lets_it_go(store: MemoryStore) -> None:
+    reader = batch_reader(store, startingSequence=3, holdSeconds=60)
+    tasks = reader.partitions()
+    (held,) = head_of(store).holds.values()
+    assert held.first_sequence == 3
+    assert rows_of(reader, tasks)
+    assert list(head_of(store).holds.values()) == [held], (
+        "there was no need to renew it, and nobody knows the last task"
+    )
+
+
+def test_task_of_a_hold_that_expired_fails_before_it_reads_and_says_so(store: MemoryStore) -> None:
+    reader = batch_reader(store, holdSeconds=60)
+    (task,) = reader.partitions()
+    expire(store)
+    late = pickle.loads(pickle.dumps(task))
+    late.sources = tuple(overdue(source) for source in late.sources)
+    with pytest.raises(Fenced, match=r"expired and was removed.*run the job again under a new hold"):
+        list(reader.read(late))
+
+
+def test_missing_batch_under_an_expired_hold_is_told_as_the_hold(store: MemoryStore) -> None:
+    reader = batch_reader(store, holdSeconds=60)
+    (task,) = reader.partitions()
+    expire(store)
+    store.delete(["data/3.batch"])
+    with pytest.raises(Fenced):
+        list(reader.read(task))
+
+
+def test_late_task_renews_the_hold_of_every_source(store: MemoryStore) -> None:
+    reader = batch_reader(store, holdSeconds=60)
+    (task,) = reader.partitions()
+    (before,) = head_of(store).holds.values()
+    late = pickle.loads(pickle.dumps(task))
+    late.sources = tuple(overdue(source) for source in late.sources)
+    shorten_hold(store)
+    assert len(list(reader.read(late))) == 10
+    (after,) = head_of(store).holds.values()
+    assert after.expires_ms >= before.expires_ms
+
+
+def overdue(source: Source) -> Source:
+    """The same source, planned long ago."""
+    from dataclasses import replace
+
+    from msgspec.structs import replace as change
+
+    assert source.hold is not None
+    return replace(source, hold=change(source.hold, expires_ms=0))
+
+
+def shorten_hold(store: MemoryStore) -> None:
+    from msgspec.structs import replace as change
+
+    ((name, held),) = head_of(store).holds.items()
+    Queue(store).change_head(
+        lambda head: head.with_hold(name, change(held, expires_ms=1)), lambda head: head.holds[name].expires_ms == 1
+    )
+
+
+def expire(store: MemoryStore) -> None:
+    """What the collector does with a hold that was not renewed in time."""
+    (name,) = head_of(store).holds
+    Queue(store).change_head(lambda head: head.without_hold(name), lambda head: not head.holds)
+
+
+def test_reader_without_rights_to_write_is_told_of_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store()
+    fill(store, [b"a"])
+
+    def refuse(*_args: object, **_settings: object) -> None:
+        raise Denied("403")
+
+    monkeypatch.setattr(MemoryStore, "replace", refuse)
+    with pytest.raises(Denied, match="holdSeconds=0"):
+        read(store)
+    assert read(store, holdSeconds=0) == [b"a"]
+
+
+# Damage
+
+
+@pytest.mark.parametrize("damage", ["missing", "corrupt"])
+def test_damaged_batch_fails_with_its_location_or_is_skipped_and_counted(
+    store: MemoryStore, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    if damage == "missing":
+        store.delete(["data/4.batch"])
+    else:
+        store.put("data/4.batch", b"rubbish")
+    with pytest.raises((Corrupt, NotFound), match=f"{store.url}/data/4.batch, batch 4"):
+        read(store)
+    with caplog.at_level(logging.WARNING, "forebay.spark"):
+        assert read(store, onCorrupt="skip") == digits("012356789")
+    assert f"{store.url}: 1 of 10 batches were skipped" in caplog.text
+
+
+def test_batch_that_was_trimmed_meanwhile_is_told_as_trimmed(store: MemoryStore) -> None:
+    reader = batch_reader(store, holdSeconds=0, onCorrupt="skip")
+    tasks = reader.partitions()
+    trim(store, 5)
+    store.delete([f"data/{number}.batch" for number in range(5)])
+    with pytest.raises(Trimmed, match=f"{store.url}: batch 0 was trimmed"):
+        rows_of(reader, tasks)
+
+
+# Memory
+
+
+def test_task_fetches_ahead_within_its_bound(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+
+    class Watched(MemoryStore):
+        def get(self, key: str) -> Any:
+            fetched.append(key)
+            return super().get(key)
+
+    fill(store, *([b"x" * 1000] for _ in range(20)))
+    reader = batch_reader(store, columns("value"), startingSequence=10, minPartitions=1)
+    (task,) = reader.partitions()
+    watched = Watched(store.url)
+    task.pieces = tuple(Piece(Source(watched, 0, "manifest"), piece.batches) for piece in task.pieces)
+    monkeypatch.setattr("forebay.runtime.spark.fetching._AHEAD_BYTES", 3 * 1004)
+    monkeypatch.setattr("forebay.runtime.spark.fetching._THREADS", 1)
+    pulled = reader.read(task)
+    next(pulled)
+    assert len(fetched) <= 3, "the first, and two ahead of it"
+    assert len(list(pulled)) == 19
+    assert len(fetched) == 20
+
+
+# Topics
+
+
+def test_topic_is_read_as_one_with_a_hold_in_each_partition() -> None:
+    store = new_store()
+    create_topic(store, 3)
+    topic = Topic(store)
+    for number in range(3):
+        fill(topic.partition(number), *([b"%d-%d" % (number, at)] for at in range(2)))
+    reader = batch_reader(store, columns("partition", "sequence", "value"), minPartitions=2)
+    tasks = reader.partitions()
+    assert len(tasks) == 2
+    found = [tuple(row.values()) for row in rows_of(reader, tasks)]
+    assert found == [(number, at, b"%d-%d" % (number, at)) for number in range(3) for at in range(2)]
+    assert all(len(head_of(topic.partition(number)).holds) == 1 for number in range(3))
+    assert read(store, startingTime=moment(1)) == [b"0-1", b"1-1", b"2-1"]
+    with pytest.raises(InvalidInput, match="is a topic, where a sequence is another batch in each partition"):
+        read(store, startingSequence=1)
+
+
+# Secrets
+
+
+def test_nothing_that_spark_keeps_shows_a_secret() -> None:
+    source = ForebaySource(
+        {"path": "s3://lake/clicks", "storage.key": "AKIAKEY", "storage.secret": "hush-hush", "storage.token": "psst"}
+    )
+    reader = source.reader(ALL)
+    stream = source.streamReader(ALL)
+    for kept in (source, reader, stream):
+        pickled = pickle.dumps(kept)
+        shown = pickled + repr(kept).encode() + repr(vars(kept)).replace(repr(dict(source.options)), "").encode()
+        if kept is source:
+            shown = pickled + repr(kept).encode()
+        for secret in (b"AKIAKEY", b"hush-hush", b"psst"):
+            assert secret not in shown, kept
+    again = pickle.loads(pickle.dumps(source))
+    assert dict(again.options) == dict(source.options)
+    assert isinstance(again.reader(ALL)._store, ObjectStore)

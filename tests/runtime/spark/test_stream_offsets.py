@@ -1,0 +1,522 @@
+"""What a stream plans, acknowledges and repeats, driven in Spark's order but without Spark: rfcs/0008."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles
+from read_job import ALL, Query, fill, frontier_of, head_of, new_store, rows_of, stream_reader, trim, values_of
+
+from forebay.buffer import add_partitions, create_topic
+from forebay.buffer.consumer import Consumer
+from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, NotFound, Trimmed, Unavailable, Unsupported
+from forebay.buffer.groups import Groups
+from forebay.buffer.manifest import Manifest, Queue
+from forebay.buffer.model import NewBatch
+from forebay.buffer.store.base import ObjectStore
+from forebay.buffer.store.memory import MemoryStore
+from forebay.buffer.topic import Topic, TopicConsumer
+from forebay.runtime.spark.offsets import Position, from_json, to_json
+from forebay.runtime.spark.stream import StreamReader
+from forebay.testing import Crash
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """Six batches of one entry, `0` to `5`, taken in a second apart."""
+    store = new_store()
+    fill(store, *entries(0, 6))
+    return store
+
+
+def entries(first: int, end: int) -> list[list[bytes]]:
+    return [[b"%d" % number] for number in range(first, end)]
+
+
+def numbers(first: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, end)]
+
+
+def query_on(store: ObjectStore, **options: Any) -> Query:
+    return Query(lambda: stream_reader(store, **options))
+
+
+# Progress and the frontier
+
+
+def test_stream_reads_everything_once_and_the_group_follows_what_is_durable(store: MemoryStore) -> None:
+    query = query_on(store, maxBatchesPerTrigger=2)
+    assert query.run_batch()
+    assert frontier_of(store) == 0, "committed, but nobody has said so to the source yet"
+    assert query.run_batch()
+    assert frontier_of(store) == 2
+    assert query.run() == numbers(0, 6)
+    assert frontier_of(store) == 6, "the last call of a run says so of its last micro-batch"
+    fill(store, *entries(6, 8))
+    assert query.run() == numbers(0, 8)
+    assert query.sink[3] == numbers(6, 8)
+    assert frontier_of(store) == 8
+
+
+@pytest.mark.parametrize("batch", range(3))
+@pytest.mark.parametrize("step", Query.STEPS)
+def test_process_that_dies_at_any_step_repeats_exactly_what_was_planned(
+    store: MemoryStore, step: str, batch: int
+) -> None:
+    """Nothing lost or doubled in a sink that takes each micro-batch once, and the frontier never ahead of it."""
+    query = query_on(store, maxBatchesPerTrigger=2)
+    for _ in range(batch):
+        query.run_batch()
+    with pytest.raises(Crash):
+        query.run_batch(die_before=step)
+    was_planned = len(query.offsets) > batch
+    assert frontier_of(store) <= 2 * query.commits
+    fill(store, *entries(6, 9))
+    query._make_reader = lambda: stream_reader(store)
+    query.restart()
+    query.run_batch()
+    assert frontier_of(store) <= 2 * query.commits
+    assert query.sink[batch] == numbers(2 * batch, 2 * batch + 2 if was_planned else 9), (
+        "a planned range stays as it is"
+    )
+    assert query.run() == numbers(0, 9)
+    assert frontier_of(store) == 9
+
+
+def test_first_micro_batch_is_repeated_though_latest_is_elsewhere_by_then(store: MemoryStore) -> None:
+    Consumer(store, group="etl").close()  # so `latest` is asked for, and is not where the group stands
+    query = query_on(store, startingOffsets="latest")
+    start = query.reader.initialOffset()
+    fill(store, *entries(6, 8))
+    query.offsets.append(query.reader.latestOffset(start, ReadAllAvailable()))
+    fill(store, *entries(8, 9))
+    query.restart()
+    assert query.run() == numbers(6, 9)
+
+
+def test_acknowledgement_lost_by_a_crash_is_made_up_for_by_the_next_run(store: MemoryStore) -> None:
+    query = query_on(store)
+    query.run_batch()
+    query.restart()
+    assert frontier_of(store) == 0
+    assert not query.run_batch()
+    assert frontier_of(store) == 6
+
+
+def test_nothing_is_claimed_or_made_before_offsets_are_asked_for(store: MemoryStore) -> None:
+    before = store.get("manifest").data
+    reader = stream_reader(store)
+    assert reader.getDefaultReadLimit() == ReadAllAvailable()
+    assert reader.reportLatestOffset() is None
+    reader.stop()
+    assert store.get("manifest").data == before
+
+
+def test_idle_stream_writes_nothing(store: MemoryStore) -> None:
+    query = query_on(store)
+    query.run()
+    cursor = Groups(store).describe("etl")
+    key = f"cursors/etl/{cursor.generation}"
+    before = store.get(key).version, store.get("manifest").version
+    for _ in range(3):
+        assert not query.run_batch()
+    assert (store.get(key).version, store.get("manifest").version) == before
+
+
+def test_append_is_in_the_first_micro_batch_planned_after_it(store: MemoryStore) -> None:
+    query = query_on(store)
+    query.run()
+    for number in range(6, 10):
+        fill(store, [b"%d" % number])
+        assert query.run_batch()
+        assert query.sink[query.commits - 1] == [b"%d" % number]
+
+
+def test_stopped_stream_lets_the_group_go(store: MemoryStore) -> None:
+    query = query_on(store)
+    query.run()
+    assert Groups(store).describe("etl").alive
+    query.reader.stop()
+    assert not Groups(store).describe("etl").alive
+
+
+def test_store_out_of_reach_does_not_stop_an_acknowledgement_for_good(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = query_on(store, maxBatchesPerTrigger=2)
+    query.run_batch()
+
+    def down(*_args: object) -> None:
+        raise Unavailable("down")
+
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, "forebay.spark"):
+        patched.setattr("forebay.buffer.groups.GroupReader.ack", down)
+        assert query.run_batch()
+    assert "acknowledging batch 1 failed" in caplog.text
+    assert frontier_of(store) == 0
+    query.run_batch()
+    assert frontier_of(store) == 4
+
+
+# Where it starts
+
+
+@pytest.mark.parametrize(
+    ("starting", "expected"),
+    [
+        (None, "012345"),
+        ("earliest", "012345"),
+        ("LATEST", ""),
+        ("4", "45"),
+        (datetime.fromtimestamp(2, UTC).isoformat(), "2345"),
+    ],
+)
+def test_new_group_starts_where_it_is_asked_to(store: MemoryStore, starting: str | None, expected: str) -> None:
+    options = {} if starting is None else {"startingOffsets": starting}
+    query = query_on(store, **options)
+    assert query.run() == [digit.encode() for digit in expected]
+
+
+@pytest.mark.parametrize(("starting", "expected"), [(None, "345"), ("earliest", "012345"), ("5", "5"), ("latest", "")])
+def test_group_that_stands_somewhere_is_left_only_if_asked_to(
+    store: MemoryStore, starting: str | None, expected: str
+) -> None:
+    with Consumer(store, group="etl") as consumer:
+        consumer.next_descriptors(3)
+        consumer.ack_through(2)
+    options = {} if starting is None else {"startingOffsets": starting}
+    query = query_on(store, **options)
+    assert query.run() == [digit.encode() for digit in expected]
+    assert frontier_of(store) == (3 if starting == "latest" else 6), "what no micro-batch has read is not acknowledged"
+
+
+def test_unnamed_consumer_streams_without_a_group(store: MemoryStore) -> None:
+    query = Query(lambda: stream_reader_without_group(store))
+    assert query.run() == numbers(0, 6)
+    owner = head_of(store).owner
+    assert owner is not None
+    assert owner.acked == 5
+    assert head_of(store).groups == {}
+
+
+def stream_reader_without_group(store: ObjectStore, **options: str) -> StreamReader:
+    return StreamReader({"path": store.url, **options}, ALL)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"startingOffsets": "7"}, InvalidInput, "a group starts at a sequence from 0 to 6, not 7"),
+        ({"startingOffsets": "soon"}, InvalidInput, "'soon' is neither"),
+        ({"startingoffset": "1"}, InvalidInput, "did you mean 'startingOffsets'"),
+        ({"failOnDataLoss": "maybe"}, InvalidInput, "option failOnDataLoss must be one of true, false"),
+        ({"maxBatchesPerTrigger": "0"}, InvalidInput, "maxBatchesPerTrigger must be a whole number of at least 1"),
+        ({"group": "a/b"}, InvalidInput, "a group's name is"),
+    ],
+)
+def test_wrong_option_is_named(
+    store: MemoryStore, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        stream_reader(store, **options).initialOffset()
+
+
+def test_existing_group_cannot_start_beyond_the_end(store: MemoryStore) -> None:
+    Consumer(store, group="etl").close()
+    with pytest.raises(InvalidInput, match="there is no batch 7 yet; the next one will be 6"):
+        stream_reader(store, startingOffsets="7").initialOffset()
+
+
+def test_buffer_that_is_not_there_is_not_made() -> None:
+    store = new_store()
+    with pytest.raises(NotFound, match="its URL is wrong"):
+        stream_reader(store).initialOffset()
+    assert list(store.list()) == []
+
+
+# Limits
+
+
+def test_limit_of_bytes_admits_what_fits_and_one_batch_at_least(store: MemoryStore) -> None:
+    fill(store, [b"x" * 96], [b"y" * 996], [b"z" * 96])
+    query = query_on(store, maxBytesPerTrigger=100)
+    assert query.reader.getDefaultReadLimit() == ReadMaxBytes(100)
+    query.run()
+    assert [len(query.sink[batch]) for batch in sorted(query.sink)] == [6, 1, 1, 1]
+
+
+def test_both_limits_hold_together(store: MemoryStore) -> None:
+    query = query_on(store, maxBytesPerTrigger=10, maxBatchesPerTrigger=3)
+    query.run()
+    assert [len(query.sink[batch]) for batch in sorted(query.sink)] == [2, 2, 2], "5 bytes each"
+    query = query_on(store, group="other", maxBytesPerTrigger=10**6, maxBatchesPerTrigger=4)
+    query.run()
+    assert [len(query.sink[batch]) for batch in sorted(query.sink)] == [4, 2]
+    assert stream_reader(store, maxBatchesPerTrigger=4).getDefaultReadLimit() == ReadMaxFiles(4)
+
+
+def test_trigger_that_wants_all_gets_all(store: MemoryStore) -> None:
+    query = query_on(store, maxBatchesPerTrigger=2)
+    assert query.run_batch(limit=ReadAllAvailable())
+    assert query.sink[0] == numbers(0, 6)
+
+
+def test_available_now_stops_at_what_was_there_and_limits_still_hold(store: MemoryStore) -> None:
+    query = query_on(store, maxBatchesPerTrigger=4)
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.run_batch()
+    fill(store, *entries(6, 9))
+    assert query.run() == numbers(0, 6)
+    assert frontier_of(store) == 6
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.run() == numbers(0, 9)
+
+
+# Fences, and checkpoints that are not ours
+
+
+def test_fenced_stream_fails_and_changes_nothing(store: MemoryStore) -> None:
+    query = query_on(store, maxBatchesPerTrigger=2)
+    query.run_batch()
+    taking_over = Consumer(store, group="etl")
+    before = Groups(store).describe("etl")
+    start, end = query.offsets[0], to_json({0: Position(taking_over.reader, 4, 2)})
+    for call in (
+        lambda: query.reader.latestOffset(start, ReadAllAvailable()),
+        lambda: query.reader.commit(start),
+        lambda: query.reader.partitions(start, end),
+        query.reader.prepareForTriggerAvailableNow,
+    ):
+        with pytest.raises(Fenced, match="another consumer took over group etl"):
+            call()
+    query.reader.stop()
+    assert Groups(store).describe("etl") == before
+
+
+def test_second_stream_of_a_group_fences_the_first(store: MemoryStore) -> None:
+    first, second = query_on(store, maxBatchesPerTrigger=2), query_on(store)
+    first.run_batch()
+    assert second.run() == numbers(0, 6)
+    with pytest.raises(Fenced):
+        first.run_batch()
+
+
+def test_checkpoint_of_a_group_that_was_reset_is_refused(store: MemoryStore) -> None:
+    query = query_on(store)
+    query.run()
+    Groups(store).reset("etl", "earliest", force=True)
+    query.restart()
+    with pytest.raises(InvalidInput, match=r"the checkpoint is of group etl.*Start with a new checkpoint"):
+        query.run_batch()
+    assert frontier_of(store) == 0, "nothing was acknowledged that was not read in this life of the group"
+
+
+def test_checkpoint_of_another_group_is_refused(store: MemoryStore) -> None:
+    query = query_on(store)
+    query.run()
+    query.reader = stream_reader(store, group="other")
+    with pytest.raises(InvalidInput, match=r"is of group etl .*this stream reads as group other"):
+        query.run_batch()
+    assert frontier_of(store, "other") == 0
+
+
+def test_checkpoint_of_another_buffer_is_refused(store: MemoryStore) -> None:
+    query = query_on(store)
+    query.run()
+    another = new_store()
+    fill(another, *entries(0, 9))
+    query.reader = stream_reader(another)
+    with pytest.raises(Corrupt, match="another one stands here now"):
+        query.run_batch()
+
+
+def test_checkpoint_ahead_of_a_manifest_that_was_set_back_is_refused(store: MemoryStore) -> None:
+    backup = store.get("manifest").data
+    stream_reader(store).initialOffset()
+    with_group = store.get("manifest").data
+    fill(store, *entries(6, 8))
+    query = query_on(store)
+    query.run()
+    store.put("manifest", bytes(with_group))
+    query.restart()
+    with pytest.raises(Corrupt, match="the manifest was set back"):
+        query.run_batch()
+    assert backup != with_group
+
+
+@pytest.mark.parametrize(
+    ("offset", "error"),
+    [
+        ({"version": 2, "partitions": {}}, Unsupported),
+        ({"version": 1}, Corrupt),
+        ({"version": 1, "partitions": {"0": {"next": 1}}}, Corrupt),
+        ({"version": 1, "partitions": {"x": {}}}, Corrupt),
+        ({"version": 1, "partitions": []}, Corrupt),
+    ],
+)
+def test_offset_that_is_none_of_ours_is_refused(offset: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error, match="the checkpoint holds"):
+        from_json(offset)
+
+
+# Data loss
+
+
+def test_batches_trimmed_unread_fail_the_stream_or_are_skipped_as_asked(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = query_on(store, maxBatchesPerTrigger=2)
+    query.run_batch()
+    trim(store, 4)
+    with pytest.raises(Trimmed, match=r"2 batches from 2 on were removed.*failOnDataLoss=false"):
+        query.run_batch()
+    query._make_reader = lambda: stream_reader(store, failOnDataLoss="false")
+    query.restart()
+    with caplog.at_level(logging.WARNING, "forebay.spark"):
+        assert query.run() == [b"0", b"1", b"4", b"5"]
+    assert "batches 2 to 3 were removed unread and are skipped" in caplog.text
+    assert frontier_of(store) == 6
+
+
+def test_planned_batches_trimmed_before_they_are_read_are_skipped_as_asked(store: MemoryStore) -> None:
+    for fails in ("true", "false"):
+        query = query_on(store, group=f"g-{fails}", failOnDataLoss=fails)
+        start = query.reader.initialOffset()
+        end = query.reader.latestOffset(start, ReadAllAvailable())
+        tasks = query.reader.partitions(start, end)
+        if fails == "true":
+            trim(store, 2)
+            store.delete(["data/0.batch", "data/1.batch"])
+            with pytest.raises(Trimmed, match="batch 0 was trimmed before it could be read"):
+                rows_of(query.reader, tasks)
+            with pytest.raises(Trimmed):
+                query.reader.partitions(start, end)
+        else:
+            trim(store, 4)
+            store.delete(["data/2.batch", "data/3.batch"])
+            assert values_of(query.reader, tasks) == numbers(4, 6)
+            assert values_of(query.reader, query.reader.partitions(start, end)) == numbers(4, 6)
+
+
+def test_everything_trimmed_is_passed_over_and_the_stream_goes_on(store: MemoryStore) -> None:
+    query = query_on(store, maxBatchesPerTrigger=1, failOnDataLoss="false")
+    query.run_batch()
+    trim(store, 6)
+    query.run()
+    fill(store, *entries(6, 7))
+    assert query.run() == [b"0", b"6"]
+
+
+# Version 1
+
+
+def test_version_1_streams_as_the_unnamed_consumer_and_groups_are_refused() -> None:
+    store, other = new_store(), new_store()
+    store.create("manifest", Manifest.empty("new").to_bytes())
+    fill(other, *entries(0, 4))
+    for batch in Queue(other).descriptors(0, 4):
+        store.put(batch.location, other.get(batch.location).data)
+        Queue(store).append([NewBatch(batch.location, batch.metadata)])
+    query = Query(lambda: stream_reader_without_group(store, maxBatchesPerTrigger="3"))
+    query.run_batch()
+    query.restart()
+    assert query.run() == numbers(0, 4)
+    assert Queue(store).read().first_sequence == 4, "consumed"
+    with pytest.raises(Unsupported, match="is of version 1"):
+        stream_reader(store).initialOffset()
+
+
+# Topics
+
+
+@pytest.fixture
+def topic() -> Topic:
+    store = new_store()
+    create_topic(store, 2)
+    return Topic(store)
+
+
+def test_topic_streams_as_one_with_a_frontier_in_each_partition(topic: Topic) -> None:
+    fill(topic.partition(0), [b"a0"], [b"a1"])
+    fill(topic.partition(1), [b"b0"])
+    query = query_on(topic.store)
+    assert sorted(query.run()) == [b"a0", b"a1", b"b0"]
+    assert [frontier_of(topic.partition(number)) for number in range(2)] == [2, 1]
+    fill(topic.partition(1), [b"b1"])
+    query.run()
+    assert query.sink[1] == [b"b1"]
+
+
+def test_oldest_batches_of_a_topic_go_first_whatever_their_partition(topic: Topic) -> None:
+    for time in range(3):
+        fill(topic.partition(1), [b"b%d" % time], at=10 + time)
+    for time in range(3):
+        fill(topic.partition(0), [b"a%d" % time], at=time if time < 2 else 99)
+    query = query_on(topic.store, maxBatchesPerTrigger=2)
+    query.run()
+    assert [sorted(query.sink[batch]) for batch in sorted(query.sink)] == [
+        [b"a0", b"a1"],
+        [b"b0", b"b1"],
+        [b"a2", b"b2"],
+    ]
+
+
+def test_partition_added_while_a_stream_runs_is_read_from_its_beginning(topic: Topic) -> None:
+    fill(topic.partition(0), [b"a0"])
+    query = query_on(topic.store, startingOffsets="latest")
+    assert query.run() == []
+    add_partitions(topic.store, 3)
+    fill(topic.partition(2), [b"c0"])
+    assert query.run() == [b"c0"]
+    assert frontier_of(topic.partition(2)) == 1
+
+
+def test_partition_where_nothing_was_read_is_not_acknowledged(topic: Topic) -> None:
+    with TopicConsumer(topic.store, group="etl"):
+        pass
+    fill(topic.partition(0), [b"a0"])
+    fill(topic.partition(1), [b"b0"])
+    query = query_on(topic.store, startingOffsets="latest")
+    assert query.run() == []
+    fill(topic.partition(1), [b"b1"])
+    assert query.run() == [b"b1"]
+    assert [frontier_of(topic.partition(number)) for number in range(2)] == [0, 2]
+
+
+def test_replaced_stream_does_not_claim_a_partition_added_later(topic: Topic) -> None:
+    first, second = query_on(topic.store), query_on(topic.store)
+    first.run()
+    second.run()
+    add_partitions(topic.store, 3)
+    with pytest.raises(Fenced):
+        first.run_batch()
+    fill(topic.partition(2), [b"c0"])
+    assert second.run() == [b"c0"]
+
+
+def test_sequence_is_no_place_to_start_in_a_topic(topic: Topic) -> None:
+    for make_reader in (stream_reader, stream_reader_without_group):
+        with pytest.raises(InvalidInput, match="in a topic a place is"):
+            make_reader(topic.store, startingOffsets="3").initialOffset()
+
+
+def test_checkpoint_of_a_topic_is_refused_by_a_smaller_one(topic: Topic, store: MemoryStore) -> None:
+    fill(topic.partition(1), [b"b0"])
+    query = query_on(topic.store)
+    query.run()
+    query.reader = stream_reader(store)
+    with pytest.raises(Corrupt, match=r"another one stands here now|partition 1"):
+        query.run_batch()
+
+
+def test_progress_reports_where_the_buffers_end(topic: Topic) -> None:
+    fill(topic.partition(0), [b"a0"], [b"a1"])
+    query = query_on(topic.store, maxBatchesPerTrigger=1)
+    query.run_batch()
+    reported = query.reader.reportLatestOffset()
+    assert reported is not None
+    assert {number: position.next for number, position in from_json(reported).items()} == {0: 2, 1: 0}

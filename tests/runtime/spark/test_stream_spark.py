@@ -1,0 +1,147 @@
+"""Streams run by a real session: restarts, kills and fences, with the checkpoint and the sink that Spark keeps."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import wait_for
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from read_job import fill, frontier_of
+from spark_place import Place
+
+from forebay.buffer import create_topic
+from forebay.buffer.consumer import Consumer
+from forebay.buffer.topic import Topic
+
+
+def stream(spark: SparkSession, place: Place, **options: Any) -> DataFrame:
+    given = {"group": "etl", **options}
+    return spark.readStream.format("forebay").options(**place.options).options(**given).load()
+
+
+def run_to_end(rows: DataFrame, folder: Path) -> StreamingQuery:
+    """Write what is there now as Parquet, by one run of the query that the folder belongs to."""
+    query = (
+        rows.writeStream.format("parquet")
+        .option("checkpointLocation", f"{folder}/checkpoint")
+        .trigger(availableNow=True)
+        .start(f"{folder}/out")
+    )
+    assert query.awaitTermination(60)
+    return query
+
+
+def written(spark: SparkSession, folder: Path) -> list[str]:
+    rows = spark.read.parquet(f"{folder}/out").selectExpr("string(value) as text")
+    return sorted(row.text for row in rows.collect())
+
+
+def numbered(first: int, end: int) -> list[list[bytes]]:
+    return [[b"%03d" % number] for number in range(first, end)]
+
+
+def texts(first: int, end: int) -> list[str]:
+    return [f"{number:03}" for number in range(first, end)]
+
+
+@pytest.fixture(params=["file", "weed"])
+def place_of_stream(request: pytest.FixtureRequest) -> Place:
+    if request.param == "file":
+        return Place(f"file://{request.getfixturevalue('tmp_path')}/buffer")
+    return Place(f"s3://tests/stream-{os.getpid()}", request.getfixturevalue("weed").storage_options)
+
+
+def test_runs_of_available_now_follow_each_other_exactly_once(
+    spark: SparkSession, place_of_stream: Place, tmp_path: Path
+) -> None:
+    store = place_of_stream.open()
+    fill(store, *numbered(0, 5))
+    query = run_to_end(stream(spark, place_of_stream, maxBatchesPerTrigger=2), tmp_path)
+    assert [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [2, 2, 1]
+    assert frontier_of(store) == 5, "the last micro-batch of the run included"
+    fill(store, *numbered(5, 8))
+    run_to_end(stream(spark, place_of_stream), tmp_path)
+    assert written(spark, tmp_path) == texts(0, 8)
+    assert frontier_of(store) == 8
+
+
+def test_append_is_in_the_first_micro_batch_after_it(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    store = place.open()
+    create_topic(store, 2)
+    topic = Topic(store)
+    fill(topic.partition(0), *numbered(0, 1))
+    rows = stream(spark, place)
+    query = rows.writeStream.format("memory").queryName("arrivals").option("checkpointLocation", str(tmp_path)).start()
+    try:
+        query.processAllAvailable()
+        fill(topic.partition(1), *numbered(1, 3))
+        query.processAllAvailable()
+        assert spark.table("arrivals").count() == 3
+        assert [frontier_of(topic.partition(number)) for number in range(2)] == [1, 2]
+        progress = query.lastProgress
+        assert progress is not None
+        assert '"next": 2' in progress["sources"][0]["latestOffset"]
+    finally:
+        query.stop()
+
+
+def test_fenced_stream_fails_and_says_so(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    fill(place.open(), *numbered(0, 2))
+    query = (
+        stream(spark, place)
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    query.processAllAvailable()
+    with Consumer(place.url, group="etl") as consumer:
+        with pytest.raises(StreamingQueryException, match=r"Fenced: .*another consumer took over group etl"):
+            query.awaitTermination(60)
+        assert consumer.lag().batches == 0
+
+
+def test_driver_killed_in_the_middle_of_a_micro_batch_repeats_it_and_goes_on(
+    spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
+    store = place.open()
+    fill(store, *numbered(0, 6))
+    job = Path(__file__).with_name("stream_job.py")
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    driver = subprocess.Popen(
+        [sys.executable, str(job), place.url, str(tmp_path)], start_new_session=True, env=environment
+    )
+    try:
+        wait_for((tmp_path / "reached").exists, driver)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    assert frontier_of(store) == 2, "the first micro-batch, and not the one that was in the sink but not committed"
+    fill(store, *numbered(6, 7))
+    seen: list[int] = []
+
+    def write(rows: DataFrame, batch: int) -> None:
+        seen.append(batch)
+        rows.write.mode("overwrite").parquet(f"{tmp_path}/out/batch={batch}")
+
+    query = (
+        stream(spark, place)
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", f"{tmp_path}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    assert seen == [1, 2]
+    rows = spark.read.parquet(f"{tmp_path}/out").selectExpr("batch", "string(value) as text")
+    found = sorted((row.batch, row.text) for row in rows.collect())
+    assert found == [(0, "000"), (0, "001"), (1, "002"), (1, "003"), (2, "004"), (2, "005"), (2, "006")]
+    assert frontier_of(store) == 7

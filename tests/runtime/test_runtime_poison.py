@@ -1,0 +1,212 @@
+"""Batches that cannot be used: the runtime halts, or keeps them as dead letters and goes on (rfcs/0007)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from filled import NoPauses, acked, append_data, fill, new_buffer, run
+
+from forebay.buffer.batch import encode_batch
+from forebay.buffer.consumer import Consumer
+from forebay.buffer.errors import Corrupt, NotFound
+from forebay.buffer.fetch import Batch
+from forebay.buffer.manifest import Queue
+from forebay.buffer.producer import Producer
+from forebay.buffer.store.memory import MemoryStore
+from forebay.runtime import Combining, DeadLetter, Fatal, Halted
+from forebay.testing import Fault, FaultyStore
+from forebay.testing.ledger import LedgerSink
+
+
+@pytest.fixture
+def letters(request: pytest.FixtureRequest) -> Iterator[Producer]:
+    """A producer of a buffer for dead letters."""
+    name = request.node.name.replace("[", "-").replace("]", "")
+    with Producer(f"memory://letters-{name}", flush_interval=0.01) as producer:
+        yield producer
+
+
+def read_letters(letters: Producer) -> list[tuple[DeadLetter, list[bytes]]]:
+    found = []
+    for batch in Consumer(letters.url):
+        starts = [item.start_index for item in batch.metadata] + [len(batch)]
+        for number, item in enumerate(batch.metadata):
+            letter = DeadLetter.parse(item.payload)
+            found.append((letter, list(batch.entries[starts[number] : starts[number + 1]])))
+    return sorted(found, key=lambda item: item[0].sequence)
+
+
+def decode(batch: Batch) -> pa.Table:
+    if any(b"bad" in entry for entry in batch.entries):
+        raise ValueError("entry 1 is bad")
+    return batch.records()
+
+
+def with_bad(name: str) -> MemoryStore:
+    """Ten batches, of which the decoder refuses 4 and 7."""
+    store = new_buffer(name, 0)
+    held = [[b"good", b"bad" if number in (4, 7) else b"good"] for number in range(10)]
+    Queue(store).append([append_data(store, i, bytes(encode_batch(h, "none")), h) for i, h in enumerate(held)])
+    return store
+
+
+GOOD = [(number, number) for number in range(10) if number not in (4, 7)]
+
+
+def test_batch_that_cannot_be_decoded_halts_and_nothing_after_it_is_acknowledged() -> None:
+    store = with_bad("halt")
+    with pytest.raises(Halted, match=r"batch 4 cannot be used: ValueError: entry 1 is bad.*dead_letters"):
+        run(store, LedgerSink(in_order=True), decoder=decode, config={"fetch_workers": 1, "max_batches": 1})
+    assert acked(store) == 3
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_batch_that_cannot_be_decoded_becomes_a_dead_letter(letters: Producer, in_order: bool) -> None:
+    store = with_bad(f"letter-{in_order}")
+    sink = LedgerSink(in_order=in_order)
+    status = run(store, sink, decoder=decode, dead_letters=letters)
+    assert sink.ranges == GOOD
+    assert acked(store) == 9
+    assert status.sources[0].dead_letters == 2
+    first, second = read_letters(letters)
+    reader = Consumer(store, group="etl").reader
+    assert first == (
+        DeadLetter(
+            url=store.url,
+            source=reader.source,
+            group="etl",
+            generation=reader.generation,
+            sequence=4,
+            location="data/4",
+            first_entry=0,
+            last_entry=1,
+            error="ValueError: entry 1 is bad",
+        ),
+        [b"good", b"bad"],
+    )
+    assert second[0].sequence == 7
+
+
+def test_frontier_passes_a_dead_letter_only_once_it_is_durable(letters: Producer) -> None:
+    store = with_bad("letter-durable")
+    inner = letters.produce
+    seen = []
+
+    class Waiting:
+        def __init__(self, handle: Any) -> None:
+            self.handle = handle
+
+        def result(self) -> None:
+            seen.append(acked(store))
+            self.handle.result()
+
+    letters.produce = lambda *args, **kwargs: Waiting(inner(*args, **kwargs))  # type: ignore[assignment,method-assign,return-value]
+    run(store, LedgerSink(), decoder=decode, dead_letters=letters, config={"ack_every": 1})
+    assert all(frontier is None or frontier < 7 for frontier in seen)
+    assert len(seen) == 2
+
+
+def test_poison_in_a_combined_range_is_taken_out_and_its_identity_stays(letters: Producer) -> None:
+    store = with_bad("letter-range")
+    sink = LedgerSink(combining=Combining(1 << 20))
+    run(store, sink, decoder=decode, dead_letters=letters)
+    assert sink.ranges == [(0, 9)]
+    assert len(sink.values()) == 16
+    assert [letter.sequence for letter, _ in read_letters(letters)] == [4, 7]
+
+
+def test_damaged_object_becomes_a_dead_letter_as_it_is(letters: Producer) -> None:
+    store = new_buffer("damaged", 3)
+    store.put("data/1", b"not a batch at all")
+    run(store, LedgerSink(), dead_letters=letters)
+    ((letter, entries),) = read_letters(letters)
+    assert entries == [b"not a batch at all"]
+    assert (letter.sequence, letter.first_entry, letter.last_entry) == (1, None, None)
+    assert "CRC32C" in letter.error
+    with pytest.raises(Halted, match="batch 1 cannot be used: Corrupt"):
+        run(store, LedgerSink(), group="halts")
+
+
+def test_missing_object_becomes_a_dead_letter_of_nothing(letters: Producer) -> None:
+    store = new_buffer("missing", 3)
+    store.delete(["data/1"])
+    sink = LedgerSink()
+    run(store, sink, dead_letters=letters)
+    assert sink.ranges == [(0, 0), (2, 2)]
+    ((letter, entries),) = read_letters(letters)
+    assert (letter.sequence, letter.first_entry, entries) == (1, None, [b""])
+    assert letter.error.startswith("NotFound")
+
+
+def test_data_that_the_sink_refuses_becomes_dead_letters(letters: Producer) -> None:
+    store = new_buffer("refused", 6)
+    sink = LedgerSink((False, Fatal("does not fit the table", poison=True)), in_order=True)
+    run(store, sink, dead_letters=letters)
+    assert sink.ranges == [(number, number) for number in range(1, 6)]
+    ((letter, entries),) = read_letters(letters)
+    assert (letter.sequence, letter.error, entries) == (0, "does not fit the table", [b"0:0", b"0:1"])
+    assert acked(store) == 5
+    with pytest.raises(Halted, match="does not fit"):
+        run(store, LedgerSink((False, Fatal("does not fit", poison=True))), group="halts")
+
+
+def test_refusal_for_other_reasons_halts_and_makes_no_dead_letter(letters: Producer) -> None:
+    store = new_buffer("refusal", 2)
+    with pytest.raises(Halted, match="table dropped"):
+        run(store, LedgerSink((False, Fatal("table dropped"))), dead_letters=letters)
+    with pytest.raises(Halted):
+        run(store, LedgerSink(*[(False, OSError("down"))] * 99), dead_letters=letters)
+    assert read_letters(letters) == []
+
+
+def test_batches_that_make_no_table_together_are_poison(letters: Producer) -> None:
+    store = new_buffer("contradiction", 2)
+
+    def contradict(batch: Batch) -> pa.Table:
+        return pa.table({"a": [1] if batch.sequence else ["text"]})
+
+    run(store, LedgerSink(combining=Combining(1 << 20)), decoder=contradict, dead_letters=letters)
+    assert [letter.sequence for letter, _ in read_letters(letters)] == [0, 1]
+    assert acked(store) == 1
+
+
+def test_object_that_cannot_be_read_for_a_while_is_no_poison() -> None:
+    store = new_buffer("unreachable", 5)
+    faulty = FaultyStore(store, dict.fromkeys(range(40), Fault.FAIL), only={"get"})
+    consumer = Consumer(store, group="etl")
+    consumer._fetcher.store = faulty
+    sink = LedgerSink()
+    run(consumer, sink, random=NoPauses(1))
+    assert len(sink.rows) == 5
+
+
+def test_dead_letters_that_cannot_be_written_for_a_while_are_tried_again() -> None:
+    store = with_bad("letters-unreachable")
+    target = FaultyStore(MemoryStore("memory://letters-faulty"), dict.fromkeys(range(4), Fault.FAIL), only={"put"})
+    with Producer(target, flush_interval=0.01) as letters:
+        run(store, LedgerSink(), decoder=decode, dead_letters=letters)
+    kept = [DeadLetter.parse(item.payload).sequence for batch in Consumer(target) for item in batch.metadata]
+    assert set(kept) == {4, 7}
+    assert acked(store) == 9
+
+
+def test_metadata_of_something_else_is_no_dead_letter() -> None:
+    with pytest.raises(Corrupt):
+        DeadLetter.parse(b"svc=web")
+
+
+def test_bucket_that_is_gone_is_no_poison() -> None:
+    store = new_buffer("bucket", 2)
+
+    class Gone(FaultyStore):
+        def get(self, key: str) -> Any:
+            raise NotFound(f"the bucket of {key} is not there", bucket=True)
+
+    consumer = Consumer(store, group="etl")
+    consumer._fetcher.store = Gone(store)
+    with pytest.raises(NotFound, match="bucket"):
+        run(consumer, LedgerSink())
+    fill(store, 1)

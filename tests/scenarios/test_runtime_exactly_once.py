@@ -1,0 +1,310 @@
+"""Exactly once, end to end: whenever a runtime is killed, the table and the files end with every durable entry once.
+
+DESIGN's invariants 1, 4 and 7 for the runtime with its sinks; the issue's "must hold".
+
+Mutation notes: `app_transactions` in the Delta sink, names made of the identity in the Parquet sink, and the record of
+ranges before they are committed (`Reading._record`): each removed fails tests here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any, Self
+
+import pyarrow.dataset as ds
+import pytest
+from deltalake import DeltaTable
+from runtime_child import COMBINING, CONFIG, GROUP, open_sink
+
+from forebay.buffer.errors import Fenced
+from forebay.buffer.fetch import FetchHandle
+from forebay.buffer.groups import Groups
+from forebay.buffer.manifest import Queue
+from forebay.buffer.producer import Producer
+from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store.memory import MemoryStore
+from forebay.runtime import Commit, DeltaSink, Runtime, RuntimeConfig, Sink, Source
+from forebay.runtime.contract import Answer, CommitIdentity
+from forebay.testing import Crash
+from forebay.testing.servers import SeaweedServer
+
+CHILD = Path(__file__).with_name("runtime_child.py")
+KINDS = pytest.mark.parametrize("kind", ["delta", "parquet", "callable"])
+EXACT = pytest.mark.parametrize("kind", ["delta", "parquet"])
+WAIT = 60.0
+
+
+class Urls:
+    def __init__(self, folder: Path) -> None:
+        self.source = f"file://{folder}/source"
+        self.target = f"file://{folder}/target"
+
+
+@pytest.fixture
+def urls(tmp_path: Path) -> Urls:
+    return Urls(tmp_path)
+
+
+def values(kind: str, target: str) -> list[bytes]:
+    """Every entry that the target holds, as often as it holds it."""
+    path = Path(target.removeprefix("file://"))
+    if not path.exists():
+        return []
+    if kind == "callable":
+        return path.read_bytes().splitlines()
+    if kind == "delta":
+        found: list[bytes] = DeltaTable(target).to_pyarrow_table()["value"].to_pylist()
+        return found
+    files = ds.dataset(path)
+    return [] if not files.files else files.to_table()["value"].to_pylist()
+
+
+def fill(source: str | ObjectStore, batches: int) -> list[bytes]:
+    with Producer(source) as producer:
+        for number in range(batches):
+            producer.produce([b"%06d" % (10 * number + i) for i in range(10)])
+            producer.flush().wait()
+    return [b"%06d" % i for i in range(10 * batches)]
+
+
+class Service:
+    """A producer that goes on for as long as others are killed."""
+
+    def __init__(self, source: str) -> None:
+        self._producer = Producer(source, flush_interval=0.02)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._produce, daemon=True)
+        self.produced: list[bytes] = []
+
+    def __enter__(self) -> Self:
+        self._producer.produce(self._next()).result(timeout=WAIT)
+        self._thread.start()
+        return self
+
+    def _next(self) -> list[bytes]:
+        entries = [b"%08d" % number for number in range(len(self.produced), len(self.produced) + 5)]
+        self.produced += entries
+        return entries
+
+    def _produce(self) -> None:
+        while not self._stopped.wait(0.01):
+            self._producer.produce(self._next())
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join(WAIT)
+        self._producer.close()  # raises if anything of it is not durable
+
+
+@contextmanager
+def child(kind: str, urls: Urls, kill_after: int = 0) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, str(CHILD), kind, urls.source, urls.target, str(kill_after)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def kill_at_random(kind: str, urls: Urls, random: Random) -> None:
+    """Let a runtime work for some lines of what it says, and a moment more, and kill it."""
+    with child(kind, urls) as process:
+        assert process.stdout is not None
+        for _ in range(random.randrange(1, 9)):
+            assert process.stdout.readline(), f"it ended by itself: {process.communicate()[1]}"
+        threading.Event().wait(random.random() * 0.03)
+        process.kill()
+        assert process.wait(WAIT) == -9
+
+
+def catch_up(kind: str, urls: Urls) -> None:
+    with open_sink(kind, urls.target) as sink:
+        Runtime([Source(urls.source, group=GROUP)], sink, CONFIG).run(until_caught_up=True, show_progress=False)
+
+
+def check_nothing_is_acked_ahead(kind: str, urls: Urls) -> None:
+    acked = Groups(urls.source).describe(GROUP).acked
+    if acked is None:
+        return
+    store = open_store(urls.source)
+    fetch = FetchHandle(store).fetch
+    listed = Queue(store).descriptors(0, acked + 1)
+    missing = {entry for found in listed for entry in fetch(found).entries} - set(values(kind, urls.target))
+    assert not missing, f"acknowledged up to {acked}, and not in the target: {sorted(missing)[:5]}"
+
+
+def check_random_kills(kind: str, urls: Urls, kills: int, seed: int) -> None:
+    random = Random(seed)
+    with Service(urls.source) as service:
+        for _ in range(kills):
+            kill_at_random(kind, urls, random)
+            check_nothing_is_acked_ahead(kind, urls)
+    catch_up(kind, urls)
+    found = values(kind, urls.target)
+    assert sorted(set(found)) == service.produced
+    if kind != "callable":
+        assert len(found) == len(service.produced), "something is there twice"
+    assert Groups(urls.source).describe(GROUP).acked == Queue(open_store(urls.source)).read().next_sequence - 1
+
+
+@KINDS
+def test_killed_at_random_while_a_producer_runs_every_durable_entry_is_there_once(kind: str, urls: Urls) -> None:
+    """The function sees each at least once."""
+    check_random_kills(kind, urls, kills=8 if kind != "callable" else 3, seed=7)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@KINDS
+def test_killed_a_hundred_times_at_random_every_durable_entry_is_there_once(kind: str, urls: Urls) -> None:
+    check_random_kills(kind, urls, kills=100, seed=8)
+
+
+@EXACT
+def test_killed_between_commit_and_ack_each_time_everything_is_there_once(kind: str, urls: Urls) -> None:
+    """Each process dies after its first commit, before it has heard of it, until one finds nothing left to do."""
+    produced = fill(urls.source, 45)
+    endings = [-9]
+    while endings[-1] == -9:
+        with child(kind, urls, kill_after=1) as process:
+            endings.append(process.wait(WAIT))
+        check_nothing_is_acked_ahead(kind, urls)
+    assert endings[-1] == 0
+    assert sorted(values(kind, urls.target)) == produced
+
+
+class Dying(Sink):
+    """A sink whose process dies before or after a commit."""
+
+    def __init__(self, inner: Sink, at: int, *, after: bool) -> None:
+        self._inner, self._at, self._after = inner, at, after
+        self.in_order, self.combining = inner.in_order, inner.combining
+        self._numbers = count(1)
+
+    def commit(self, commit: Commit) -> Answer:
+        dies = next(self._numbers) == self._at
+        if dies and not self._after:
+            raise Crash("before the commit")
+        answer = self._inner.commit(commit)
+        if dies:
+            raise Crash("after the commit")
+        return answer
+
+    def check_committed(self, identity: CommitIdentity) -> bool:
+        return self._inner.check_committed(identity)
+
+
+@EXACT
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("group", [GROUP, None])
+def test_dying_around_any_commit_leaves_what_the_next_runtime_completes(
+    kind: str, after: bool, group: str | None, tmp_path: Path
+) -> None:
+    """The unnamed consumer records no ranges, and each of its commits is one batch."""
+    for at in (1, 2, 4):
+        store = MemoryStore(f"memory://dying-{kind}-{after}-{group}-{at}")
+        produced, target = fill(store, 60 if group else 12), f"file://{tmp_path}/{at}"
+        source = Source(store, group=group)
+        with pytest.raises(Crash):
+            sink = Dying(open_sink(kind, target), at, after=after)
+            Runtime([source], sink, CONFIG).run(until_caught_up=True, show_progress=False)
+        with open_sink(kind, target) as sink:
+            Runtime([source], sink, CONFIG).run(until_caught_up=True, show_progress=False)
+        assert sorted(values(kind, target)) == produced, f"dying at commit {at}"
+
+
+class Held(DeltaSink):
+    """A Delta sink that stops between its look at the table and its append until it is let go."""
+
+    def hold(self) -> None:
+        self.holds, self.let_go = threading.Event(), threading.Event()
+
+    def _append(self, table: Any, identity: CommitIdentity, rows: Any) -> None:
+        self.holds.set()
+        assert self.let_go.wait(WAIT)
+        super()._append(table, identity, rows)
+
+
+@contextmanager
+def running(sources: list[Source], sink: Sink, **settings: Any) -> Iterator[tuple[Runtime, list[Any]]]:
+    """A runtime in a thread, and what came of it."""
+    runtime, outcome = Runtime(sources, sink, RuntimeConfig(ack_seconds=0.05, max_poll_interval=0.05)), []
+
+    def run() -> None:
+        try:
+            outcome.append(runtime.run(show_progress=False, **settings))
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield runtime, outcome
+    finally:
+        runtime.stop(drain=5)
+        thread.join(WAIT)
+        assert not thread.is_alive()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    tick = threading.Event()
+    for _ in range(int(WAIT / 0.02)):
+        if condition():
+            return
+        tick.wait(0.02)
+    pytest.fail("it did not happen in time")
+
+
+@pytest.mark.parametrize("where", ["file", "s3"])
+def test_runtime_that_was_taken_over_in_the_middle_of_a_commit_commits_nothing_twice(
+    where: str, urls: Urls, request: pytest.FixtureRequest
+) -> None:
+    """The old one has looked at the table; the new one commits all; then the old one's append goes out."""
+    target, options, reading = urls.target, None, {}
+    if where == "s3":
+        weed: SeaweedServer = request.getfixturevalue("weed")
+        target, options = "s3://tests/two-runtimes", weed.storage_options
+        reading = {"storage_options": DeltaSink(target, storage_options=options)._storage_options()}
+    produced = fill(urls.source, 20)
+    source = Source(urls.source, group=GROUP)
+    old = Held(target, combining=COMBINING, storage_options=options)
+    old.hold()
+    with running([source], old) as (_, outcome):
+        assert old.holds.wait(WAIT)
+        with DeltaSink(target, combining=COMBINING, storage_options=options) as new:
+            Runtime([source], new, CONFIG).run(until_caught_up=True, show_progress=False)
+        old.let_go.set()
+        wait_until(lambda: bool(outcome))
+    assert isinstance(outcome[0], Fenced)
+    assert sorted(DeltaTable(target, **reading).to_pyarrow_table()["value"].to_pylist()) == produced
+    assert Groups(urls.source).describe(GROUP).acked == 19
+
+
+def test_runtimes_that_take_over_from_each_other_again_and_again_commit_everything_once(urls: Urls) -> None:
+    """Each lives on until the next one has taken over, at some point of its work."""
+    outcomes: list[list[Any]] = []
+    readers = [(kind, Source(urls.source, group=kind), f"{urls.target}-{kind}") for kind in ("delta", "parquet")]
+    with ExitStack() as runtimes, Service(urls.source) as service:
+        for _ in range(5):
+            for kind, source, target in readers:
+                before = len(values(kind, target))
+                outcomes.append(runtimes.enter_context(running([source], open_sink(kind, target)))[1])
+                wait_until(lambda kind=kind, target=target, before=before: len(values(kind, target)) > before)
+        service.stop()
+        for kind, source, target in readers:
+            with open_sink(kind, target) as sink:
+                Runtime([source], sink, CONFIG).run(until_caught_up=True, show_progress=False)
+            assert sorted(values(kind, target)) == service.produced
+        wait_until(lambda: all(outcomes))
+    assert [type(outcome[0]) for outcome in outcomes] == [Fenced] * 10
