@@ -108,23 +108,24 @@ class _Partition:
         head = self._reader.last_seen()
         if not isinstance(head, Head) or first >= head.next_record:
             head = self._fresh_head()
+        at = max(first, self._first(head))
         while True:
-            at = max(first, self._first(head))
             plan = self._plan(head, at, limit)
             try:
                 batches = in_parallel(self._fetch, plan)
+                break
             except NotFound:
-                # Trimmed and swept since that head was read, or really missing: a fresh look tells.
-                before, head = head, self._fresh_head()
-                if head.revision == before.revision:
+                # Compacted and swept since that head was read; else it is really missing.
+                head = self._fresh_head()
+                before, at = at, max(first, self._first(head))
+                if at == before:
                     raise
-                continue
-            found: list[tuple[int, bytes]] = []
-            for descriptor, entries in zip(plan, batches, strict=True):
-                base = _base(descriptor, self._store.url)
-                skip = max(0, at - base)
-                found += enumerate(entries[skip : skip + limit - len(found)], base + skip)
-            return found
+        found: list[tuple[int, bytes]] = []
+        for descriptor, entries in zip(plan, batches, strict=True):
+            base = _base(descriptor, self._store.url)
+            skip = max(0, at - base)
+            found += enumerate(entries[skip : skip + limit - len(found)], base + skip)
+        return found
 
     def compact(self, through: int) -> CompactReport:
         """Hide the events up to an offset, and let the collector have the batches that hold nothing else."""

@@ -94,15 +94,12 @@ class ClaimedBuffer:
             metrics.batches_skipped.add(error.first - at, {"buffer": self._url})
             _log.warning("%s: batches %d to %d were removed unread and are skipped", self._url, at, error.first - 1)
             at = error.first
-        if at > self.end:
-            raise Corrupt(
-                f"{self._url}: the checkpoint is at batch {at}, and the next one will be {self.end}: the manifest was "
-                "set back. Restore it, or start with a new checkpoint"
-            )
+        self._check_end(at)
         return at
 
     def batches(self, first: int, end: int) -> Iterator[BatchDescriptor]:
         """Yield batches of the manifest as last seen, read piece by piece."""
+        self._check_end(end)
         while first < end:
             found = self._queue.descriptors(first, min(_PIECE, end - first), state=self._state)
             yield from found
@@ -149,6 +146,13 @@ class ClaimedBuffer:
     def release(self) -> None:
         """Let the group go, so that it can be reset without force."""
         self._side.release(self._claim)
+
+    def _check_end(self, sequence: int) -> None:
+        if sequence > self.end:
+            raise Corrupt(
+                f"{self._url}: the checkpoint is at batch {sequence}, and the next one will be {self.end}: the "
+                "manifest was set back. Restore it, or start with a new checkpoint"
+            )
 
     @property
     def _url(self) -> str:

@@ -37,6 +37,8 @@ class WriteJob:
     """Seconds that the hold lasts if no task puts it off."""
     flush_size_bytes: int
     """What a task gathers, before compression, before it stores it."""
+    manifest_path: str = "manifest"
+    """The manifest's key in a buffer."""
     clock: Clock = field(default_factory=SystemClock)
 
     def open_buffer(self, number: int) -> ObjectStore:
@@ -45,7 +47,7 @@ class WriteJob:
 
     def open_queue(self, number: int, writer_id: str | None = None) -> Queue:
         """Return a view of a partition's manifest, or of the buffer's."""
-        return Queue(self.open_buffer(number), role="spark", writer_id=writer_id, clock=self.clock)
+        return Queue(self.open_buffer(number), self.manifest_path, role="spark", writer_id=writer_id, clock=self.clock)
 
     def let_go(self, number: int) -> None:
         """End the hold in one partition, if it is there."""

@@ -141,12 +141,9 @@ class EpochLog:
                     f"{queue.url} has forgotten the stream writer {self._writer_id!r}, because so many came since: "
                     f"nobody can tell if epoch {record.epoch} is listed. Under a new writerId it is written again"
                 )
-            try:
-                queue.append(batches, number=record.epoch + 1, let_go=self._job.hold_id)
-            except Fenced:
-                # A request of the process before this one came in late, or a rival has listed the same record.
-                if queue.resume() <= record.epoch:
-                    raise
+            # The number is all that tells whether it is listed: a request of a process that died may come in before
+            # this one, and a rival may list the same record; then it was applied, no matter by whom.
+            queue.append(batches, number=record.epoch + 1, let_go=self._job.hold_id)
 
         return _append_all(record.batches, append)
 

@@ -7,6 +7,7 @@ meanwhile, and one of Spark's record batches.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _TIME_STEP_MS: Final = 1000
 """Rows that come in within this of each other share one time, and so one item of metadata in the manifest."""
+_KNOWN_KEYS: Final = 1 << 16
+"""Keys whose partition a task remembers: hashing one costs as much as all else that is done for some thirty rows."""
 
 
 class TaskUpload:
@@ -48,6 +51,7 @@ class TaskUpload:
         self._places: dict[int, tuple[Pin, BatchStorage]] = {}
         self._uploads: list[Future[tuple[int, NewBatch]]] = []
         self._pool = ThreadPoolExecutor(1)
+        self._home = lru_cache(_KNOWN_KEYS)(partial(partition_for, partitions=job.partitions))
 
     def store(self, rows: Iterable[pa.RecordBatch]) -> tuple[tuple[int, NewBatch], ...]:
         """Store all rows, and return the batches that hold them, each with its partition, in the rows' order."""
@@ -84,8 +88,8 @@ class TaskUpload:
             yield self._turn, batch
             return
         keys = _as_binary(batch.column("key")).dictionary_encode()
-        homes = [partition_for(key, self._job.partitions) for key in keys.dictionary.to_pylist()]
-        numbers = pa.array(homes, pa.int32()).take(keys.indices).fill_null(self._turn)
+        homes = pa.array(map(self._home, keys.dictionary.to_pylist()), pa.int32())
+        numbers = homes.take(keys.indices).fill_null(self._turn)
         for number in numbers.unique().to_pylist():
             yield number, batch.filter(pc.equal(numbers, number))
 

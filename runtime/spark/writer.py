@@ -36,7 +36,7 @@ _log = logging.getLogger("forebay.spark")
 
 LEASE_SECONDS: Final = 86_400.0
 FLUSH_SIZE_BYTES: Final = 64 << 20
-_OPTIONS: Final = ("leaseSeconds", "flushSizeBytes")
+_OPTIONS: Final = ("leaseSeconds", "flushSizeBytes", "manifestPath")
 _STREAM_OPTIONS: Final = (*_OPTIONS, "writerId", "checkpointLocation")  # the last is Spark's own, handed to everyone
 _QUERY_ID: Final = "sql.streaming.queryId"
 
@@ -109,7 +109,8 @@ def _plan(options: Options, schema: StructType, hold_id: str) -> WriteJob:
     store = options.open_store()
     if isinstance(store, MemoryStore):
         raise InvalidInput(f"{store.url} lives in one process, and Spark's tasks are others: take file:// for tests")
-    buffers = buffers_at(store)
+    manifest_path = options.text("manifestPath") or "manifest"
+    buffers = buffers_at(store, manifest_path=manifest_path)
     partitions = 0 if buffers == [store] else len(buffers)
     _check_columns(schema, store.url, partitions)
     return WriteJob(
@@ -118,6 +119,7 @@ def _plan(options: Options, schema: StructType, hold_id: str) -> WriteJob:
         hold_id,
         options.seconds("leaseSeconds", LEASE_SECONDS),
         options.whole("flushSizeBytes", least=1) or FLUSH_SIZE_BYTES,
+        manifest_path,
     )
 
 

@@ -23,6 +23,7 @@ from forebay.runtime import Combining, Commit, Runtime, RuntimeConfig, Source
 from forebay.runtime.contract import Answer
 from forebay.testing import ManualClock
 from forebay.testing.ledger import LedgerSink
+from forebay.testing.servers import SeaweedServer
 
 WAIT = 30.0
 
@@ -508,3 +509,18 @@ def test_real_producers_through_to_a_sink() -> None:
     status = Runtime([url], sink, random=NoPauses(1)).run(until_caught_up=True, show_progress=False)
     assert status.rows == 1000
     assert sink.values() == [f"{number}-{index}".encode() for number in range(50) for index in range(20)]
+
+
+@pytest.mark.parametrize("client", ["s3fs", "obstore"])
+def test_everything_is_committed_once_from_a_real_server(weed: SeaweedServer, client: str) -> None:
+    url = f"{weed.create_bucket(f'runtime-{client}')}/buffer"
+    options = {**weed.storage_options, "client": client}
+    with Producer(url, flush_interval=0.01, storage_options=options) as producer:
+        for number in range(30):
+            producer.produce([f"{number}".encode()] * 10).result(timeout=60)
+    sink = LedgerSink(in_order=True, combining=Combining(300))
+    source = Source(url, group="etl", storage_options=options)
+    status = Runtime([source], sink).run(until_caught_up=True, show_progress=False)
+    assert sink.values() == [f"{number}".encode() for number in range(30) for _ in range(10)]
+    assert status.sources[0].acked == status.sources[0].committed == status.sources[0].lag_batches + 29
+    assert options["secret"] not in repr(source)

@@ -209,10 +209,17 @@ def test_reader_with_an_old_head_finds_its_way_past_what_was_swept(store: Memory
     assert records.skipped == {0: 3}
 
 
-def test_batch_that_is_really_missing_is_not_found_for_ever(store: MemoryStore) -> None:
-    log = open_log(store)
+def test_batch_that_is_really_missing_is_said_so_also_while_others_append(store: MemoryStore) -> None:
+    overtaken = Overtaken(store.url)
+    log, other = open_log(overtaken), open_log(overtaken, seed=8)
     fill(log, 1)
     partition(store).delete([found.key for found in partition(store).list("data/")])
+
+    def append_again() -> None:
+        other.append("jobs", Event("a"))
+        overtaken.before_fetch = append_again
+
+    overtaken.before_fetch = append_again
     with pytest.raises(NotFound, match="batch 0"):
         log.read_range("jobs")
 

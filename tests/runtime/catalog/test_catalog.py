@@ -388,7 +388,8 @@ def test_event_that_is_no_change_is_passed_over_and_the_rest_goes_on(
     assert caplog.text.count("is passed over") == 3
 
 
-def test_catalog_that_lags_goes_on_from_what_it_has_applied(rig: Rig) -> None:
+def test_catalog_that_lags_goes_on_from_what_it_has_applied(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="forebay.catalog")
     slow = ObedientBackend(rig.backend.url)
     catalog = rig.open(log=FlakyLog(slow, depth=2))
     catalog.add(segment("a"))
@@ -398,6 +399,7 @@ def test_catalog_that_lags_goes_on_from_what_it_has_applied(rig: Rig) -> None:
     slow.reading.set()
     assert eventually(lambda: catalog.highest_offset(ORDERS, 0) == 399)
     assert [item.segment_id for item in catalog.segments(ORDERS)] == ["a", "b", "c", "d"]
+    assert "going on from there" in caplog.text
 
 
 def test_log_that_is_away_for_a_while_is_followed_again(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import pickle
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as change
 from pyspark.sql.datasource import (
     EqualTo,
     Filter,
@@ -34,17 +36,18 @@ from read_job import (
 )
 
 from forebay.buffer import create_topic
+from forebay.buffer.batch import decode_batch, encode_batch
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.errors import Corrupt, Denied, Fenced, InvalidInput, NotFound, Trimmed
+from forebay.buffer.fetch import Batch
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Manifest, Queue
 from forebay.buffer.model import BatchDescriptor, Facts, Metadata, NewBatch
-from forebay.buffer.store.base import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic
-from forebay.runtime.spark import rows as rows_module
 from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.plan import Piece, Sizing, Source
+from forebay.runtime.spark.rows import Rows, TimeRange
 from forebay.runtime.spark.source import ForebaySource
 
 
@@ -89,24 +92,18 @@ def test_range_is_read_by_sequence_and_by_time(
 
 
 def test_rows_of_a_batch_that_is_partly_in_the_time_range_are_cut_exactly() -> None:
-    store = new_store()
-    fill(store, [b"a"])
-    data = store.get("data/0.batch").data
-    store.put("data/1.batch", bytes(data))
-    facts = Facts(len(data), 5, 1, 0, 0, 0)
     times = (Metadata(1, 1000, b""), Metadata(2, 2000, b""), Metadata(3, 3000, b""))
-    batch = batch_of([b"untimed", b"one", b"two", b"three"], times, facts)
-    rows = rows_module.Rows(columns("value"), rows_module.TimeRange(1500, 3000))
-    assert [row["value"] for found in rows.slices(batch, 0) for row in found.to_pylist()] == [b"two"]
-    rows = rows_module.Rows(columns("value"), rows_module.TimeRange(None, 3000))
-    assert [row["value"] for found in rows.slices(batch, 0) for row in found.to_pylist()] == [b"one", b"two"]
+    descriptor = BatchDescriptor(0, "data/x", times, Facts(1, 1, 4, 0, 1000, 3000))
+    batch = Batch(descriptor, decode_batch(encode_batch([b"untimed", b"one", b"two", b"three"])), 1)
 
+    def values_in(since_ms: int | None, until_ms: int | None) -> list[bytes]:
+        rows = Rows(columns("value"), TimeRange(since_ms, until_ms))
+        return [row["value"] for found in rows.slices(batch, 0) for row in found.to_pylist()]
 
-def batch_of(entries: list[bytes], metadata: tuple[Metadata, ...], facts: Facts) -> Any:
-    from forebay.buffer.batch import decode_batch, encode_batch
-    from forebay.buffer.fetch import Batch
-
-    return Batch(BatchDescriptor(0, "data/x", metadata, facts), decode_batch(encode_batch(entries)), 1)
+    assert values_in(1500, 3000) == [b"two"]
+    assert values_in(None, 3000) == [b"one", b"two"]
+    assert values_in(1000, None) == [b"one", b"two", b"three"], "an entry without a time is in no range of time"
+    assert values_in(None, None) == [b"untimed", b"one", b"two", b"three"]
 
 
 def test_group_is_a_place_to_start_at_and_is_not_moved_or_claimed(store: MemoryStore) -> None:
@@ -393,17 +390,11 @@ def test_late_task_renews_the_hold_of_every_source(store: MemoryStore) -> None:
 
 def overdue(source: Source) -> Source:
     """The same source, planned long ago."""
-    from dataclasses import replace
-
-    from msgspec.structs import replace as change
-
     assert source.hold is not None
     return replace(source, hold=change(source.hold, expires_ms=0))
 
 
 def shorten_hold(store: MemoryStore) -> None:
-    from msgspec.structs import replace as change
-
     ((name, held),) = head_of(store).holds.items()
     Queue(store).change_head(
         lambda head: head.with_hold(name, change(held, expires_ms=1)), lambda head: head.holds[name].expires_ms == 1
@@ -445,6 +436,18 @@ def test_damaged_batch_fails_with_its_location_or_is_skipped_and_counted(
     with caplog.at_level(logging.WARNING, "forebay.spark"):
         assert read(store, onCorrupt="skip") == digits("012356789")
     assert f"{store.url}: 1 of 10 batches were skipped" in caplog.text
+
+
+def test_missing_bucket_is_never_skipped(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = batch_reader(store, onCorrupt="skip")
+    tasks = reader.partitions()
+
+    def gone(*_args: object) -> None:
+        raise NotFound("no bucket", bucket=True)
+
+    monkeypatch.setattr("forebay.buffer.fetch.FetchHandle.fetch", gone)
+    with pytest.raises(NotFound, match="no bucket"):
+        rows_of(reader, tasks)
 
 
 def test_batch_that_was_trimmed_meanwhile_is_told_as_trimmed(store: MemoryStore) -> None:
@@ -505,18 +508,15 @@ def test_topic_is_read_as_one_with_a_hold_in_each_partition() -> None:
 
 
 def test_nothing_that_spark_keeps_shows_a_secret() -> None:
-    source = ForebaySource(
-        {"path": "s3://lake/clicks", "storage.key": "AKIAKEY", "storage.secret": "hush-hush", "storage.token": "psst"}
-    )
-    reader = source.reader(ALL)
-    stream = source.streamReader(ALL)
-    for kept in (source, reader, stream):
-        pickled = pickle.dumps(kept)
-        shown = pickled + repr(kept).encode() + repr(vars(kept)).replace(repr(dict(source.options)), "").encode()
-        if kept is source:
-            shown = pickled + repr(kept).encode()
-        for secret in (b"AKIAKEY", b"hush-hush", b"psst"):
-            assert secret not in shown, kept
-    again = pickle.loads(pickle.dumps(source))
-    assert dict(again.options) == dict(source.options)
-    assert isinstance(again.reader(ALL)._store, ObjectStore)
+    secrets = {"storage.key": "AKIAKEY", "storage.secret": "hush-hush", "storage.token": "psst-psst"}
+    source = ForebaySource({"path": "s3://lake/clicks", **secrets})
+    reader, stream = source.reader(ALL), source.streamReader(ALL)
+    task = Sizing(1, 1).pack([Piece(Source(reader._store, 0, "manifest"), (BatchDescriptor(0, "data/x"),))])[0]
+    for kept in (source, reader, stream, task):
+        shown = pickle.dumps(kept) + repr(kept).encode()
+        if kept is not source:
+            shown += repr(vars(kept)).encode()
+        for secret in secrets.values():
+            assert secret.encode() not in shown, kept
+    assert dict(pickle.loads(pickle.dumps(source)).options) == source.options
+    assert pickle.loads(pickle.dumps(reader))._store._options.secret == "hush-hush", "and yet it is there"

@@ -124,6 +124,13 @@ def test_job_that_fails_leaves_nothing_to_be_read_and_lets_go(spark: SparkSessio
     assert list(place.open().list("data/")), "nothing is deleted: that is the collector's"
 
 
+def test_manifest_may_be_elsewhere(place: Place) -> None:
+    writer = BatchWriter({**place.options, "manifestpath": "ingest/list"}, StructType([VALUE]), overwrite=False)
+    writer.commit([stored_message(writer)])
+    assert [found.key for found in place.open().list("ingest/")] == ["ingest/list"]
+    assert list(place.open().list("manifest")) == []
+
+
 # Abort, which Spark calls in a process of its own, after a commit that raised as well
 
 

@@ -163,6 +163,7 @@ def test_rows_of_all_partitions_together_are_held_to_the_flush_size() -> None:
 
 def test_nothing_that_tasks_stored_is_swept_before_it_is_listed_not_even_by_a_clock_in_2099() -> None:
     store = new_store()
+    Queue(store).register_writer()
     job = job_on(store, clock=SystemClock())
     batches = run_task(job, rows([b"a"]), task=0) + run_task(job_on(store, clock=ManualClock(0)), rows([b"b"]), task=1)
     for _ in range(2):
