@@ -14,7 +14,7 @@ except ImportError:
     pass  # without Spark, or with one that knows no Python data sources, there is nobody to find it
 else:
     if TYPE_CHECKING:
-        from collections.abc import Mapping
+        from collections.abc import MutableMapping
 
     class DefaultSource(DataSource):
         """What Spark looks for. Making one gives the data source itself, which says what is missing, if anything is."""
@@ -24,7 +24,7 @@ else:
             """What comes after `format`."""
             return "forebay"
 
-        def __new__(cls, options: Mapping[str, str]) -> DataSource:  # type: ignore[misc]  # not its own, on purpose
+        def __new__(cls, options: MutableMapping[str, str]) -> DataSource:  # type: ignore[misc]  # not its own, on purpose
             """Return the data source."""
             from forebay.runtime.spark.source import ForebaySource  # noqa: PLC0415
 

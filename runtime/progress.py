@@ -32,7 +32,9 @@ class Rates:
         """Return the rates as text, and count from here on."""
         now = self._clock.monotonic()
         seconds = max(1e-3, now - self._at)
-        rows, read = (status.rows - self._rows) / seconds, (status.bytes_read - self._bytes) / seconds
+        # A source that was removed takes its count with it.
+        rows = max(0, status.rows - self._rows) / seconds
+        read = max(0, status.bytes_read - self._bytes) / seconds
         self._at, self._rows, self._bytes = now, status.rows, status.bytes_read
         return f"{rows:,.0f} rows/s, {read / 1e6:,.1f} MB/s"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from forebay.buffer import metrics
 from forebay.buffer.backoff import full_jitter
-from forebay.buffer.errors import Timeout, Unavailable, Unknown
+from forebay.buffer.errors import Closed, Timeout, Unavailable, Unknown
 from forebay.buffer.polling import POLL_FLOOR
 from forebay.runtime.admission import Sizes
 from forebay.runtime.frontier import Frontier
@@ -120,14 +120,10 @@ class Reading:
         if self.ready:
             return "room", self.obstacle
         if first is not None:
-            return (
-                ("fetch", "batches are fetched, decoded and recorded")
-                if first.missing
-                else ("sink", "the sink commits")
-            )
+            return ("fetch", "batches are fetched and recorded") if first.missing else ("sink", "the sink commits")
         if self._cutter:
             return "more", f"{len(self._cutter)} batches wait for more to combine"
-        return ("data", "there are no new batches") if self._caught_up else ("", "")
+        return ("data", "there are no new batches") if self._caught_up else ("store", "the manifest is read")
 
     # The thread
 
@@ -136,7 +132,8 @@ class Reading:
             while (step := self._next_step()) is not None:
                 self._try(step)
         except BaseException as error:  # noqa: BLE001 - it is raised by run()
-            self._pipeline.fail(error)
+            if not (self.ending and isinstance(error, Closed)):  # by whoever would not wait any longer
+                self._pipeline.fail(error)
         finally:
             with self._pipeline.lock:
                 self.over = True

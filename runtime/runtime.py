@@ -114,9 +114,7 @@ class Runtime:
         Args:
             drain: how many seconds commits that are under way may take to end; by default, `drain_seconds`.
         """
-        seconds = self.config.drain_seconds if drain is None else drain
-        if seconds != 0:
-            check_seconds(seconds, "drain")
+        seconds = self._drain_seconds(drain)
         with self._pipeline.lock:
             if self._state in ("new", "running", "stopping"):
                 self._state = "stopping"
@@ -148,7 +146,7 @@ class Runtime:
         Raises:
             InvalidInput: it is not being read.
         """
-        seconds = self.config.drain_seconds if drain is None else drain
+        seconds = self._drain_seconds(drain)
         with self._pipeline.lock:
             found = next((item for item in self._opened if item[0] is source or item[0] == source), None)
             if found is None:
@@ -182,6 +180,11 @@ class Runtime:
 
     # Inside
 
+    def _drain_seconds(self, drain: float | None) -> float:
+        if drain is None:
+            return self.config.drain_seconds
+        return check_seconds(drain, "drain") if drain else 0.0
+
     def _join(self, source: str | ObjectStore | Source | Consumer) -> bool:
         """Open a source and let it take part, unless the runtime is about to end."""
         if self._state != "running":
@@ -195,7 +198,7 @@ class Runtime:
             consumers = opening.open(clock=self._clock, random=self._random)
         readings = [Reading(found, self._pipeline, until_caught_up=self._until_caught_up) for found in consumers]
         with self._pipeline.lock:
-            joins = self._state == "running"
+            joins = self._state == "running" and self._pipeline.failure is None
             if joins:
                 self._opened.append((source, readings))
                 for reading in readings:

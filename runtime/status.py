@@ -42,7 +42,7 @@ class SourceStatus:
     """Before compression."""
     dead_letters: int
     waits_for: str
-    """Why it does not go on right now; empty if it does."""
+    """What would let it go on; empty once it is over."""
     over: bool
     """Whether it has ended."""
 

@@ -74,6 +74,7 @@ class EventLog(Closing):
 
     def partitions(self, topic: str) -> int:
         """Return how many partitions a topic has."""
+        self._check_open()
         return self._count(check_topic(topic)) or 1
 
     # Writing
@@ -147,7 +148,6 @@ class EventLog(Closing):
             The events, as an iterator that waits for more until it is closed; and the handle that adds and removes
             partitions meanwhile. Dropping the handle changes nothing; dropping both leaves nothing behind.
         """
-        self._check_open()
         records, handle = follow(
             self._backend,
             topic,
@@ -169,7 +169,6 @@ class EventLog(Closing):
 
     def high_water_marks(self, topic: str) -> list[int]:
         """Return the offset of the next event to be appended, of every partition: 0 where there was none."""
-        self._check_open()
         count = self.partitions(topic)
         return [bounds.next for bounds in self._backend.bounds(topic, range(count))]
 
@@ -246,7 +245,6 @@ class EventLog(Closing):
         return self._counts[topic]
 
     def _check_place(self, topic: str, partition: int) -> None:
-        self._check_open()
         check_partition(partition, self.partitions(topic), self.url, topic)
 
     def _check_open(self) -> None:

@@ -179,22 +179,28 @@ class SqliteBackend(Backend):
     @contextmanager
     def _read(self) -> Iterator[sqlite3.Connection | None]:
         """The connection, one thread at a time; None while there is no database, which reading does not make."""
-        with self._lock, self._typed_errors():
-            yield self._connect() if self._path.exists() else None
+        with self._lock:
+            try:
+                yield self._connect() if self._path.exists() else None
+            except sqlite3.Error as error:
+                raise self._typed(error) from error
 
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
         """A transaction: all of it is done, or nothing."""
-        with self._lock, self._typed_errors():
-            connection = self._connect()
-            connection.execute("BEGIN IMMEDIATE")
+        with self._lock:
             try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+                connection = self._connect()
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise self._typed(error) from error
 
     def _connect(self) -> sqlite3.Connection:
         if self._is_closed:
@@ -253,13 +259,6 @@ class SqliteBackend(Backend):
                     raise
             self._clock.sleep(full_jitter(self._random, attempt, 0.005, 0.1))
             attempt += 1
-
-    @contextmanager
-    def _typed_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise self._typed(error) from error
 
     def _typed(self, error: sqlite3.Error) -> ForebayError:
         match _code(error):

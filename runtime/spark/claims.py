@@ -42,7 +42,7 @@ class ClaimedBuffer:
         self.source = source
         self._fails = fails
         self._queue = Queue(source.store, source.manifest_path, role="spark")
-        before = self._queue.read_existing()
+        before = self._queue.read()
         self.is_new = isinstance(before, Head) and group is not None and group not in before.groups
         """Whether the group was made by this."""
         self._side: ReadSide = self._queue if group is None else GroupReader(self._queue, group, start=start)

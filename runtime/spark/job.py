@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from forebay.buffer import names
 from forebay.buffer.clock import Clock, SystemClock
+from forebay.buffer.errors import Fenced
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import Hold
 from forebay.buffer.manifest.topic import partition_name
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from forebay.buffer.store import ObjectStore
 
 PURPOSE: Final = "a Spark job that writes"
+_ENDED: Final = "a Spark job that has failed"
+_ENDED_MS: Final = 3_600_000
+"""So long an attempt that does not know yet that its job has failed finds that out."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,26 @@ class WriteJob:
 
         self.open_queue(number).change_head(change, lambda head: self.hold_id not in head.holds)
 
+    def end(self, number: int) -> None:
+        """End the hold in one partition, for a job that is not run again under its id.
+
+        A mark that holds nothing stands in its place for a while: an attempt that has not heard of the failure would
+        make the hold again, and nobody would end that.
+        """
+        ended = Hold(None, None, self.clock.now_ms() + _ENDED_MS, _ENDED)
+
+        def change(head: Head) -> Head | None:
+            return None if has_ended(head) else head.with_hold(self.hold_id, ended)
+
+        def has_ended(head: Head) -> bool:
+            found = head.holds.get(self.hold_id)
+            return found is not None and found.purpose == _ENDED
+
+        queue = self.open_queue(number)
+        queue.read()
+        if queue.last_seen() is not None:  # a buffer is not made for that
+            queue.change_head(change, has_ended)
+
 
 class Pin:
     """The job's hold in one partition, as one task keeps it in force."""
@@ -83,6 +107,8 @@ class Pin:
         found = head.holds.get(self._hold_id)
         if found is None:
             found = Hold(None, max(head.gc_floor, names.at_time(now)), 0, PURPOSE)
+        elif found.purpose == _ENDED:
+            raise Fenced(f"{self._queue.url}: the job that this task belongs to has failed meanwhile")
         elif found.expires_ms - now > self._lease_ms // 2:
             return None
         return head.with_hold(self._hold_id, replace(found, expires_ms=now + self._lease_ms))

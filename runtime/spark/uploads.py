@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _TIME_STEP_MS: Final = 1000
 """Rows that come in within this of each other share one time, and so one item of metadata in the manifest."""
 _KNOWN_KEYS: Final = 1 << 16
-"""Keys whose partition a task remembers: hashing one costs as much as all else that is done for some thirty rows."""
+"""Keys whose partition a task remembers: hashing one costs as much as all else that is done for some twenty rows."""
 
 
 class TaskUpload:

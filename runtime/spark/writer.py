@@ -25,7 +25,7 @@ from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.uploads import TaskUpload
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -70,7 +70,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002
         """Let the collector have what was stored. It is not deleted here: an append in doubt may have listed it."""
-        _let_go(self._job)
+        _in_all_partitions(self._job, self._job.end)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -102,7 +102,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Let the collector have what was stored, unless a replay is going to list it."""
         if not EpochLog(self._job, self._writer_id).is_recorded(batchId, _query_ids(messages)):
-            _let_go(self._job)
+            _in_all_partitions(self._job, self._job.let_go)
 
 
 def _plan(options: Options, schema: StructType, hold_id: str) -> WriteJob:
@@ -158,8 +158,9 @@ def _query_ids(messages: Sequence[WriterCommitMessage | None]) -> set[str | None
     return {message.query_id for message in messages if isinstance(message, Stored)}
 
 
-def _let_go(job: WriteJob) -> None:
+def _in_all_partitions(job: WriteJob, let_go: Callable[[int], None]) -> None:
+    """Let go wherever a task may have stored something: those that failed have left no message."""
     try:
-        in_parallel(job.let_go, range(max(job.partitions, 1)))
+        in_parallel(let_go, range(max(job.partitions, 1)))
     except ForebayError:
         _log.warning("%s: what a failed job stored is held until its lease is over", job.store.url, exc_info=True)

@@ -169,7 +169,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         assert self.log.high_water_marks("jobs") == [end for _, end in self.bounds]
 
 
-@pytest.mark.parametrize(("kind", "examples"), [("memory", 150), ("file", 25), ("sqlite", 25), ("objects", 25)])
+@pytest.mark.parametrize(("kind", "examples"), [("memory", 100), ("file", 25), ("sqlite", 25), ("objects", 25)])
 def test_any_order_of_calls_gives_what_the_model_says(kind: str, examples: int) -> None:
     machine = type("Machine", (SubscriptionMachine,), {"kind": kind})
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40, deadline=None))

@@ -1,7 +1,8 @@
-"""A driver that streams a buffer and stops in the middle of its second micro-batch, to be killed there."""
+"""A driver that streams a buffer into a folder for each micro-batch, to be killed in the middle of it."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
@@ -11,7 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from forebay.runtime.spark import ensure_java
 
 
-def main(url: str, folder: str) -> None:
+def main(url: str, folder: str, stop_at: str) -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     ensure_java()
     spark = (
         SparkSession.builder.master("local[2]")
@@ -22,14 +24,13 @@ def main(url: str, folder: str) -> None:
 
     def write(rows: DataFrame, batch: int) -> None:
         rows.write.mode("overwrite").parquet(f"{folder}/out/batch={batch}")
-        if batch == 1:
-            Path(folder, "reached").touch()
+        Path(folder, f"reached-{batch}").touch()
+        if str(batch) == stop_at:
             threading.Event().wait()
 
     stream = spark.readStream.format("forebay").option("group", "etl").option("maxBatchesPerTrigger", 2).load(url)
-    stream.writeStream.foreachBatch(write).option(
-        "checkpointLocation", f"{folder}/checkpoint"
-    ).start().awaitTermination()
+    query = stream.writeStream.foreachBatch(write).option("checkpointLocation", f"{folder}/checkpoint").start()
+    query.awaitTermination()
 
 
 if __name__ == "__main__":

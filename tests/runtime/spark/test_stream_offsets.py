@@ -414,20 +414,38 @@ def test_everything_trimmed_is_passed_over_and_the_stream_goes_on(store: MemoryS
 # Version 1
 
 
-def test_version_1_streams_as_the_unnamed_consumer_and_groups_are_refused() -> None:
+@pytest.fixture
+def old_store() -> MemoryStore:
+    """A version 1 buffer of four batches."""
     store, other = new_store(), new_store()
     store.create("manifest", Manifest.empty("new").to_bytes())
     fill(other, *entries(0, 4))
     for batch in Queue(other).descriptors(0, 4):
         store.put(batch.location, other.get(batch.location).data)
         Queue(store).append([NewBatch(batch.location, batch.metadata)])
-    query = Query(lambda: stream_reader_without_group(store, maxBatchesPerTrigger="3"))
+    return store
+
+
+def test_version_1_streams_as_the_unnamed_consumer_and_groups_are_refused(old_store: MemoryStore) -> None:
+    query = Query(lambda: stream_reader_without_group(old_store, maxBatchesPerTrigger="3"))
     query.run_batch()
     query.restart()
     assert query.run() == numbers(0, 4)
-    assert Queue(store).read().first_sequence == 4, "consumed"
+    assert Queue(old_store).read().first_sequence == 4, "consumed"
     with pytest.raises(Unsupported, match="is of version 1"):
-        stream_reader(store).initialOffset()
+        stream_reader(old_store).initialOffset()
+
+
+def test_batches_that_another_consumer_took_from_version_1_are_lost_data(old_store: MemoryStore) -> None:
+    query = Query(lambda: stream_reader_without_group(old_store))
+    with pytest.raises(Crash):
+        query.run_batch(die_before="read")
+    with Consumer(old_store) as consumer:
+        consumer.next_descriptors(3)
+        consumer.ack_through(2)
+    query.restart()
+    with pytest.raises(Trimmed, match="batch 0 was consumed by another"):
+        query.run_batch()
 
 
 # Topics
@@ -492,10 +510,11 @@ def test_replaced_stream_does_not_claim_a_partition_added_later(topic: Topic) ->
     first.run()
     second.run()
     add_partitions(topic.store, 3)
+    second.run()
     with pytest.raises(Fenced):
         first.run_batch()
     fill(topic.partition(2), [b"c0"])
-    assert second.run() == [b"c0"]
+    assert second.run() == [b"c0"], "the new partition was not taken from it"
 
 
 def test_sequence_is_no_place_to_start_in_a_topic(topic: Topic) -> None:

@@ -6,7 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,6 +24,10 @@ from spark_place import Place
 from forebay.buffer import create_topic
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.topic import Topic
+from forebay.testing.servers import SeaweedServer
+
+PATIENCE = 300
+"""Seconds: a bound for what would hang, not a promise."""
 
 
 def stream(spark: SparkSession, place: Place, **options: Any) -> DataFrame:
@@ -35,7 +43,7 @@ def run_to_end(rows: DataFrame, folder: Path) -> StreamingQuery:
         .trigger(availableNow=True)
         .start(f"{folder}/out")
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(PATIENCE)
     return query
 
 
@@ -52,27 +60,23 @@ def texts(first: int, end: int) -> list[str]:
     return [f"{number:03}" for number in range(first, end)]
 
 
-@pytest.fixture(params=["file", "weed"])
-def place_of_stream(request: pytest.FixtureRequest) -> Place:
-    if request.param == "file":
-        return Place(f"file://{request.getfixturevalue('tmp_path')}/buffer")
-    return Place(f"s3://tests/stream-{os.getpid()}", request.getfixturevalue("weed").storage_options)
-
-
+@pytest.mark.timeout(400)
 def test_runs_of_available_now_follow_each_other_exactly_once(
-    spark: SparkSession, place_of_stream: Place, tmp_path: Path
+    spark: SparkSession, weed: SeaweedServer, tmp_path: Path
 ) -> None:
-    store = place_of_stream.open()
+    place = Place(f"s3://tests/stream-{os.getpid()}", weed.storage_options)
+    store = place.open()
     fill(store, *numbered(0, 5))
-    query = run_to_end(stream(spark, place_of_stream, maxBatchesPerTrigger=2), tmp_path)
+    query = run_to_end(stream(spark, place, maxBatchesPerTrigger=2), tmp_path)
     assert [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [2, 2, 1]
     assert frontier_of(store) == 5, "the last micro-batch of the run included"
     fill(store, *numbered(5, 8))
-    run_to_end(stream(spark, place_of_stream), tmp_path)
+    run_to_end(stream(spark, place), tmp_path)
     assert written(spark, tmp_path) == texts(0, 8)
     assert frontier_of(store) == 8
 
 
+@pytest.mark.timeout(400)
 def test_append_is_in_the_first_micro_batch_after_it(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     store = place.open()
     create_topic(store, 2)
@@ -93,6 +97,7 @@ def test_append_is_in_the_first_micro_batch_after_it(spark: SparkSession, place:
         query.stop()
 
 
+@pytest.mark.timeout(400)
 def test_fenced_stream_fails_and_says_so(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     fill(place.open(), *numbered(0, 2))
     query = (
@@ -105,43 +110,71 @@ def test_fenced_stream_fails_and_says_so(spark: SparkSession, place: Place, tmp_
     query.processAllAvailable()
     with Consumer(place.url, group="etl") as consumer:
         with pytest.raises(StreamingQueryException, match=r"Fenced: .*another consumer took over group etl"):
-            query.awaitTermination(60)
+            query.awaitTermination(PATIENCE)
         assert consumer.lag().batches == 0
 
 
+@contextmanager
+def driver(place: Place, folder: Path, stop_at: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A driver with a session of its own, killed at the end with all that it started."""
+    job = Path(__file__).with_name("stream_job.py")
+    started = subprocess.Popen([sys.executable, str(job), place.url, str(folder), str(stop_at)], start_new_session=True)
+    try:
+        yield started
+    finally:
+        os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
+
+
+def finish(spark: SparkSession, place: Place, folder: Path) -> list[int]:
+    """Go on with the killed driver's checkpoint to the end of what is there, and return the micro-batches it took."""
+    seen: list[int] = []
+
+    def write(rows: DataFrame, batch: int) -> None:
+        seen.append(batch)
+        rows.write.mode("overwrite").parquet(f"{folder}/out/batch={batch}")
+
+    query = (
+        stream(spark, place)
+        .writeStream.foreachBatch(write)
+        .option("checkpointLocation", f"{folder}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(PATIENCE)
+    return seen
+
+
+@pytest.mark.timeout(400)
 def test_driver_killed_in_the_middle_of_a_micro_batch_repeats_it_and_goes_on(
     spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:
     store = place.open()
     fill(store, *numbered(0, 6))
-    job = Path(__file__).with_name("stream_job.py")
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
-    driver = subprocess.Popen(
-        [sys.executable, str(job), place.url, str(tmp_path)], start_new_session=True, env=environment
-    )
-    try:
-        wait_for((tmp_path / "reached").exists, driver)
-    finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
+    with driver(place, tmp_path, stop_at=1) as running:
+        wait_for((tmp_path / "reached-1").exists, running)
     assert frontier_of(store) == 2, "the first micro-batch, and not the one that was in the sink but not committed"
     fill(store, *numbered(6, 7))
-    seen: list[int] = []
-
-    def write(rows: DataFrame, batch: int) -> None:
-        seen.append(batch)
-        rows.write.mode("overwrite").parquet(f"{tmp_path}/out/batch={batch}")
-
-    query = (
-        stream(spark, place)
-        .writeStream.foreachBatch(write)
-        .option("checkpointLocation", f"{tmp_path}/checkpoint")
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(60)
-    assert seen == [1, 2]
+    assert finish(spark, place, tmp_path) == [1, 2]
     rows = spark.read.parquet(f"{tmp_path}/out").selectExpr("batch", "string(value) as text")
     found = sorted((row.batch, row.text) for row in rows.collect())
     assert found == [(0, "000"), (0, "001"), (1, "002"), (1, "003"), (2, "004"), (2, "005"), (2, "006")]
     assert frontier_of(store) == 7
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_driver_killed_again_and_again_at_any_moment_loses_and_doubles_nothing(
+    spark: SparkSession, place: Place, tmp_path: Path
+) -> None:
+    store, random, done = place.open(), Random(8), 0
+    for kill in range(6):
+        fill(store, *numbered(20 * kill, 20 * kill + 20))
+        with driver(place, tmp_path, stop_at=-1) as running:
+            wait_for((tmp_path / f"reached-{done}").exists, running)
+            threading.Event().wait(random.uniform(0, 3))
+        done = len(list((tmp_path / "checkpoint" / "offsets").glob("[0-9]*")))
+        assert frontier_of(store) <= 20 * kill + 20
+    finish(spark, place, tmp_path)
+    assert written(spark, tmp_path) == texts(0, 120)
+    assert frontier_of(store) == 120

@@ -13,7 +13,7 @@ from write_job import Batches, entries_in, head_of, job_on, new_store, rows, run
 
 from forebay.buffer import names
 from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import InvalidInput, Unavailable, Unsupported
+from forebay.buffer.errors import Fenced, InvalidInput, Unavailable, Unsupported
 from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.manifest import Queue
 from forebay.buffer.model import BatchDescriptor
@@ -195,6 +195,26 @@ def test_all_tasks_of_a_job_share_one_hold_that_only_the_first_writes() -> None:
 def test_job_pickles_for_tasks_that_are_other_processes() -> None:
     job = job_on(new_store(), clock=SystemClock())
     assert pickle.loads(pickle.dumps(job)).hold_id == job.hold_id
+
+
+def test_attempt_that_has_not_heard_of_its_jobs_failure_does_not_make_the_hold_again() -> None:
+    store = new_store()
+    job = job_on(store, clock=SystemClock())
+    run_task(job, rows([b"a"]))
+    job.end(0)
+    with pytest.raises(Fenced, match="has failed meanwhile"):
+        run_task(job, rows([b"b"]), task=1)
+    job.end(0)
+    (mark,) = head_of(store).holds.values()
+    assert (mark.first_sequence, mark.floor) == (None, None), "it holds nothing"
+    Collector(store, grace=0.0).collect_once()
+    assert list(store.list("data/")) == []
+
+
+def test_failed_job_makes_no_buffer() -> None:
+    store = new_store()
+    job_on(store).end(0)
+    assert list(store.list()) == []
 
 
 def test_task_that_finds_half_the_lease_gone_puts_the_hold_off() -> None:
