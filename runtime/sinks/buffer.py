@@ -52,7 +52,7 @@ class BufferSink(Sink):
     Args:
         url: the target, or its store if it is open already: a buffer, or with `key` a topic.
         key: gives the rows' keys, an Arrow `binary` array of them. Rows of one key stay in order, in one partition.
-        combining: how batches are put together into one commit; None for one batch each.
+        combining: how batches of a group are put together into one commit; None for one batch each.
         storage_options: credentials, endpoint and client of the target's store.
     """
 

@@ -24,7 +24,7 @@ class CallableSink(Sink):
         function: takes a `Commit`. That it returns means that the commit is done; or it returns another answer
             (`NotCommitted`, `Fatal`, …). An async function runs in one event loop, in a thread of the sink's own.
         in_order: one commit of a source at a time, in the order of its sequences; else several at once.
-        combining: how batches are put together into one commit; None for one batch each.
+        combining: how batches of a group are put together into one commit; None for one batch each.
     """
 
     def __init__(self, function: Function, *, in_order: bool = False, combining: Combining | None = None) -> None:

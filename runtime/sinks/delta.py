@@ -57,7 +57,7 @@ class DeltaSink(Sink):
 
     Args:
         url: the table, such as `s3://lake/clicks-delta` or `file:///tmp/clicks-delta`.
-        combining: how batches are put together into one commit; None for one batch each.
+        combining: how batches of a group are put together into one commit; None for one batch each.
         storage_options: credentials and endpoint, by the names that forebay's stores have.
     """
 

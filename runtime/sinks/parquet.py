@@ -33,7 +33,7 @@ class ParquetSink(Sink):
             which the decoder has to give (`raw` does, `JsonLines(…, keep=["ingestion_time"])` does). Rows without a
             time go to `ingestion_date=__HIVE_DEFAULT_PARTITION__/`. Where a file belongs is not part of a commit's
             identity: do not change it while commits may be under way.
-        combining: how batches are put together into one file; None for one batch each.
+        combining: how batches of a group are put together into one file; None for one batch each.
         storage_options: credentials, endpoint and client of the store.
     """
 
