@@ -48,7 +48,7 @@ def list_once(job: WriteJob, batches: Sequence[tuple[int, NewBatch]]) -> None:
     failed = _append_all(batches, append)
     if not failed:
         return
-    first = next(iter(failed.values()))
+    first = min(failed.values(), key=lambda error: not isinstance(error, Unknown))
     listed = sorted({number for number, _ in batches} - set(failed))
     if listed:
         raise Unknown(
@@ -115,7 +115,7 @@ class EpochLog:
             return mine if mine.batches else None
 
         known = self._register.read()
-        if known.value is None or known.value.epoch < mine.epoch:
+        if known.value is None or not is_settled(known.value):
             # Before the record is written: a manifest that does not know the writer then has forgotten it since.
             in_parallel(lambda number: self._open(number).register_writer(), _partitions(mine))
         recorded = self._register.update(change, is_settled, known=known).value

@@ -111,6 +111,19 @@ def test_job_whose_lease_ran_out_appends_nothing_and_says_what_to_do() -> None:
     assert entries_in(store) == [[]]
 
 
+def test_job_that_is_in_doubt_in_one_partition_and_refused_in_another_is_unknown() -> None:
+    inner = new_store(partitions=2)
+    batches = run_task(job_on(inner, 2), rows([b"a"]), task=0) + run_task(job_on(inner, 2), rows([b"b"]), task=1)
+    pass_by(Topic(inner).partition(0))
+
+    class DoubtsEveryAppend(FaultyStore):
+        def replace(self, key: str, data: Any, version: str) -> Any:
+            return InDoubt("no answer") if b"data/" in bytes(data) else super().replace(key, data, version)
+
+    with pytest.raises(Unknown, match="may or may not have been appended"):
+        list_once(job_on(DoubtsEveryAppend(inner), 2), batches)
+
+
 def test_job_on_a_topic_that_fails_half_way_says_where_its_entries_are() -> None:
     store = new_store(partitions=2)
     job = job_on(store, 2)
@@ -293,6 +306,15 @@ def test_epoch_recorded_and_swept_before_it_was_listed_is_written_from_the_repla
     sweep_past_everything(store)
     write_epoch(store, 0, partitions=partitions)
     assert written(store) == expected(0)
+
+
+def test_replay_of_a_swept_epoch_may_lie_in_other_partitions() -> None:
+    store = new_store(partitions=2)
+    job = job_on(store, 2, hold_id="spark.etl")
+    EpochLog(job, "etl")._record(EpochRecord("q", 0, run_task(job, rows([b"swept"]), task=0)))
+    sweep_past_everything(store)
+    EpochLog(job, "etl").list_epoch(EpochRecord("q", 0, run_task(job, rows([b"again"]), task=1)))
+    assert entries_in(store) == [[], [b"again"]]
 
 
 def test_epoch_of_a_topic_that_was_swept_after_half_of_it_was_listed_is_an_error_that_says_so() -> None:
