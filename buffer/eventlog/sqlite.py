@@ -237,14 +237,16 @@ class SqliteBackend(Backend):
             raise
 
     def _is_ours(self, connection: sqlite3.Connection) -> bool:
-        """Whether the database is one of ours; False if it is nobody's yet."""
-        (found,) = connection.execute("PRAGMA application_id").fetchone()
-        if found == _APPLICATION_ID:
-            return True
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if tables or found:
+        """Whether the database is one of ours; False if it is nobody's yet.
+
+        Both are asked in one statement, so that no other process makes the tables between the two answers.
+        """
+        found, tables = connection.execute(
+            "SELECT application_id, (SELECT count(*) FROM sqlite_master) FROM pragma_application_id"
+        ).fetchone()
+        if found != _APPLICATION_ID and (tables or found):
             raise InvalidInput(f"{self.url} is another program's database: choose another file for the event log")
-        return False
+        return bool(found)
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
         """Switch to write-ahead logging; for the lock that this takes, SQLite does not wait by itself."""

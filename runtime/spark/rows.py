@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -60,17 +61,10 @@ class TimeRange:
         )
 
     def mask(self, times: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Which of the times are in the range; one that is not known is not."""
-        since, until = (
-            None if ms is None else pa.scalar(ms * 1000, pa.timestamp("us", "UTC"))
-            for ms in (self.since_ms, self.until_ms)
-        )
-        mask = pc.is_valid(times)
-        if since is not None:
-            mask = pc.and_kleene(mask, pc.greater_equal(times, since))
-        if until is not None:
-            mask = pc.and_kleene(mask, pc.less(times, until))
-        return mask
+        """Which of the times are in the range; null for one that is not known, which Arrow's filter takes for no."""
+        bounds = ((pc.greater_equal, self.since_ms), (pc.less, self.until_ms))
+        tests = [compare(times, pa.scalar(ms * 1000, times.type)) for compare, ms in bounds if ms is not None]
+        return reduce(pc.and_, tests)
 
 
 def time_span(batch: BatchDescriptor) -> tuple[int, int] | None:

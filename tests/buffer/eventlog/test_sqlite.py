@@ -79,15 +79,16 @@ def test_new_database_locked_while_it_is_opened_is_waited_for(path: Path, lock: 
     assert appending.result() == 0
 
 
-def test_many_open_a_new_database_at_the_same_moment(path: Path) -> None:
-    barrier = Barrier(8)
+def test_many_open_a_new_database_at_the_same_moment(tmp_path: Path) -> None:
+    for attempt in range(20):  # of 20 new databases, several hit the moment at which another makes the tables
+        path, barrier = tmp_path / f"{attempt}.db", Barrier(8)
 
-    def append() -> int:
-        with open_event_log(path) as log:
-            barrier.wait(PATIENCE)
-            return log.append("jobs", Event("a"))
+        def append(path: Path = path, barrier: Barrier = barrier) -> int:
+            with open_event_log(path) as log:
+                barrier.wait(PATIENCE)
+                return log.append("jobs", Event("a"))
 
-    assert sorted(found.result() for found in [Background(append) for _ in range(8)]) == list(range(8))
+        assert sorted(found.result() for found in [Background(append) for _ in range(8)]) == list(range(8))
 
 
 def test_compaction_empties_the_write_ahead_log(log: EventLog, path: Path) -> None:

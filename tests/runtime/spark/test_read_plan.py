@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -91,6 +92,14 @@ def test_range_is_read_by_sequence_and_by_time(
     assert read(store, holdSeconds=hold_seconds, **options) == digits(expected)
 
 
+def test_batches_out_of_the_time_range_are_not_planned() -> None:
+    store = new_store()
+    for time in (9000, 1000, 8000, 2000, 9000):  # clocks that disagree
+        fill(store, [b"x"], at=time)
+    (task,) = batch_reader(store, startingTime=moment(5), endingTime=moment(8.5)).partitions()
+    assert [batch.sequence for piece in task.pieces for batch in piece.batches] == [2]
+
+
 def test_rows_of_a_batch_that_is_partly_in_the_time_range_are_cut_exactly() -> None:
     times = (Metadata(1, 1000, b""), Metadata(2, 2000, b""), Metadata(3, 3000, b""))
     descriptor = BatchDescriptor(0, "data/x", times, Facts(1, 1, 4, 0, 1000, 3000))
@@ -150,9 +159,12 @@ def test_missing_url_is_asked_for() -> None:
         Options({}, ()).open_store()
 
 
-def test_buffer_that_is_not_there_is_not_taken_for_an_empty_one() -> None:
+@pytest.mark.parametrize("hold_seconds", [1800, 0])
+def test_buffer_that_is_not_there_is_not_taken_for_an_empty_one(hold_seconds: int) -> None:
+    store = new_store()
     with pytest.raises(NotFound, match="its URL is wrong"):
-        read(new_store())
+        read(store, holdSeconds=hold_seconds)
+    assert list(store.list()) == []
 
 
 def test_empty_buffer_gives_no_rows() -> None:
@@ -463,25 +475,24 @@ def test_batch_that_was_trimmed_meanwhile_is_told_as_trimmed(store: MemoryStore)
 
 
 def test_task_fetches_ahead_within_its_bound(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    fetched: list[str] = []
+    asked: list[int] = []
 
-    class Watched(MemoryStore):
-        def get(self, key: str) -> Any:
-            fetched.append(key)
-            return super().get(key)
+    class Watched(ThreadPoolExecutor):
+        def submit(self, fetch: Any, descriptor: Any) -> Any:  # type: ignore[override] # what is called here
+            asked.append(descriptor.sequence)
+            return super().submit(fetch, descriptor)
 
     fill(store, *([b"x" * 1000] for _ in range(20)))
     reader = batch_reader(store, columns("value"), startingSequence=10, minPartitions=1)
     (task,) = reader.partitions()
-    watched = Watched(store.url)
-    task.pieces = tuple(Piece(Source(watched, 0, "manifest"), piece.batches) for piece in task.pieces)
+    monkeypatch.setattr("forebay.runtime.spark.fetching.ThreadPoolExecutor", Watched)
     monkeypatch.setattr("forebay.runtime.spark.fetching._AHEAD_BYTES", 3 * 1004)
-    monkeypatch.setattr("forebay.runtime.spark.fetching._THREADS", 1)
     pulled = reader.read(task)
-    next(pulled)
-    assert len(fetched) <= 3, "the first, and two ahead of it"
-    assert len(list(pulled)) == 19
-    assert len(fetched) == 20
+    for first in range(10, 15):
+        next(pulled)
+        assert asked == list(range(10, first + 3)), "the one that Spark has, and two ahead of it"
+    assert len(list(pulled)) == 15
+    assert asked == list(range(10, 30))
 
 
 # Topics
