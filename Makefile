@@ -30,7 +30,7 @@ $(INSTALLED): $(VENV)/.dependencies
 dev: $(INSTALLED) ## Make .venv with forebay and everything needed to work on it
 
 demo: $(INSTALLED) ## Watch forebay at work, end to end
-	$(BIN)/python examples/demo.py
+	$(BIN)/forebay demo
 
 test: $(INSTALLED) ## Run the tests (PYTEST="-k register" narrows them)
 	$(BIN)/pytest -m "not slow" $(PYTEST)

@@ -70,6 +70,8 @@ class Bench:
     rows: list[Row] = field(default_factory=list)
     promises: list[Promise] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    figures: dict[str, object] = field(default_factory=dict)
+    """What a page of docs/ is computed from; kept with the results."""
     ceilings: dict[str, str] = field(default_factory=dict)
     clocks: dict[str, Clock] = field(default_factory=dict)
 
@@ -129,12 +131,13 @@ class Bench:
         self.notes.append(text)
 
     def finish(self, out: Path | None) -> bool:
-        """Print the table, write `<name>.json` and `<name>.svg` into `out`, and say if all promises were kept."""
+        """Print the table, write `<name>.json` and a picture into `out`, and say if all promises were kept."""
         self._print()
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             (out / f"{self.name}.json").write_text(json.dumps(self._as_json(), indent=1) + "\n")
-            (out / f"{self.name}.svg").write_text(draw(self))
+            if self.rows:
+                (out / f"{self.name}.svg").write_text(draw(self))
         return all(promise.kept for promise in self.promises)
 
     def _print(self) -> None:
@@ -169,6 +172,7 @@ class Bench:
             "rows": [asdict(row) | {"ratio": round(row.ratio, 4), "rate": round(row.rate, 2)} for row in self.rows],
             "promises": [asdict(promise) | {"kept": promise.kept} for promise in self.promises],
             "notes": self.notes,
+            **({"figures": self.figures} if self.figures else {}),
         }
 
 

@@ -306,6 +306,11 @@ class Consumer(Closing):
         return self._side.reader
 
     @property
+    def acked(self) -> int | None:
+        """The last sequence that is acknowledged durably, by this consumer or the one before; None if there is none."""
+        return self._side.acked()
+
+    @property
     def planned(self) -> tuple[int, ...]:
         """Where ranges end that were recorded by `plan`, here or by the consumer before, and are not acknowledged."""
         acked = self._side.acked()
@@ -332,8 +337,8 @@ class Consumer(Closing):
         oldest = self._queue.descriptors(first, 1, state=state)
         if not oldest:
             return Lag(0, 0.0)
-        taken_in = oldest[0].metadata[0].ingestion_time_ms if oldest[0].metadata else self._clock.now_ms()
-        return Lag(state.next_sequence - first, max(0.0, (self._clock.now_ms() - taken_in) / 1000))
+        now_ms, taken_in = self._clock.now_ms(), oldest[0].first_time_ms
+        return Lag(state.next_sequence - first, 0.0 if taken_in is None else max(0.0, (now_ms - taken_in) / 1000))
 
     def seek(self, to: int | str | datetime) -> None:
         """Read on from a sequence, a time, `earliest` or `latest`. What is acknowledged stays so.

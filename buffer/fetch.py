@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.buffer import metrics
-from forebay.buffer.batch import DecodedBatch, decode_batch
+from forebay.buffer.batch import DEFAULT_MAX_RAW_BYTES, DecodedBatch, decode_batch
 from forebay.buffer.checksum import crc32c
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import Corrupt, NotFound
@@ -128,12 +128,16 @@ class FetchHandle:
 
         Raises:
             NotFound: its object is gone.
-            Corrupt: its bytes are no batch.
+            Corrupt: its bytes are no batch, or unpack to more than the manifest says.
         """
         began = self._clock.monotonic()
         found = self._read(descriptor)
+        limit = DEFAULT_MAX_RAW_BYTES
+        if descriptor.facts is not None:
+            # What budgets of memory were reckoned with.
+            limit = min(limit, descriptor.facts.raw_bytes)
         with _decoding:
-            decoded = decode_batch(found.data, location=f"{self.store.url}/{descriptor.location}")
+            decoded = decode_batch(found.data, location=f"{self.store.url}/{descriptor.location}", max_raw_bytes=limit)
         attributes = {"buffer": self.store.url}
         metrics.fetch_duration.record(self._clock.monotonic() - began, attributes)
         metrics.batches_fetched.add(1, attributes)

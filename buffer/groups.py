@@ -272,11 +272,12 @@ class Groups:
     ) -> None:
         store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
         self._queue = Queue(store, manifest_path, role="groups", clock=clock, random=random)
+        self._clock, self._random = clock, random
 
     def list(self) -> list[GroupState]:
         """Return every group, by name."""
         head = self._head()
-        return [self._describe(head, name) for name in sorted(head.groups)]
+        return [describe_group(self._queue.store, head, name) for name in sorted(head.groups)]
 
     def describe(self, name: str) -> GroupState:
         """Return one group.
@@ -284,7 +285,7 @@ class Groups:
         Raises:
             NotFound: there is none of that name.
         """
-        return self._describe(self._head(), name)
+        return describe_group(self._queue.store, self._head(), name)
 
     def reset(self, name: str, to: str | int | datetime, *, force: bool = False) -> GroupState:
         """Let a group read again from another place, back or forth; its consumer, if any, is fenced.
@@ -305,7 +306,7 @@ class Groups:
         def is_mine(head: Head) -> bool:
             return name in head.groups and head.groups[name].generation == generation
 
-        return self._describe(self._queue.change_head(change, is_mine), name)
+        return describe_group(self._queue.store, self._queue.change_head(change, is_mine), name)
 
     def delete(self, name: str, *, force: bool = False) -> None:
         """Forget a group, so that it holds nothing back any more; its consumer, if any, is fenced.
@@ -336,7 +337,7 @@ class Groups:
     def _fence(self, name: str, generation: str) -> None:
         """Take the group from its consumer, whose acks look at the cursor alone, before the head forgets the cursor."""
         claim_id = self._queue.new_id()
-        open_cursor(self._queue.store, name, generation).update(
+        open_cursor(self._queue.store, name, generation, clock=self._clock, random=self._random).update(
             lambda cursor: (
                 None
                 if cursor is None
@@ -345,20 +346,26 @@ class Groups:
             lambda cursor: cursor.claim_id == claim_id,
         )
 
-    def _describe(self, head: Head, name: str) -> GroupState:
-        group = head.groups.get(check_group_name(name))
-        if group is None:
-            known = ", ".join(sorted(head.groups)) or "none"
-            raise NotFound(f"{self._queue.url} has no group {name!r}; there are: {known}")
-        cursor = open_cursor(self._queue.store, name, group.generation).read().value
-        acked = None if cursor is None else cursor.acked
-        following = group.start if acked is None else acked + 1
-        return GroupState(
-            name=name,
-            generation=group.generation,
-            start=group.start,
-            acked=acked,
-            epoch=0 if cursor is None else cursor.epoch,
-            alive=cursor is not None and cursor.claim_id != "",
-            waiting=max(0, head.next_sequence - max(following, head.first_sequence)),
-        )
+
+def describe_group(store: ObjectStore, head: Head, name: str) -> GroupState:
+    """Return one group of a head, by a look at its cursor.
+
+    Raises:
+        NotFound: the head has none of that name.
+    """
+    group = head.groups.get(check_group_name(name))
+    if group is None:
+        known = ", ".join(sorted(head.groups)) or "none"
+        raise NotFound(f"{store.url} has no group {name!r}; there are: {known}")
+    cursor = open_cursor(store, name, group.generation).read().value
+    acked = None if cursor is None else cursor.acked
+    following = group.start if acked is None else acked + 1
+    return GroupState(
+        name=name,
+        generation=group.generation,
+        start=group.start,
+        acked=acked,
+        epoch=0 if cursor is None else cursor.epoch,
+        alive=cursor is not None and cursor.claim_id != "",
+        waiting=max(0, head.next_sequence - max(following, head.first_sequence)),
+    )

@@ -76,3 +76,17 @@ class BatchDescriptor(Struct, frozen=True):
     def size(self) -> int | None:
         """The object's bytes, where the manifest knows them."""
         return None if self.facts is None else self.facts.object_bytes
+
+    @property
+    def first_time_ms(self) -> int | None:
+        """When the first of its entries was taken in; None if nothing tells."""
+        if self.facts is not None:
+            return self.facts.first_time_ms
+        return min((item.ingestion_time_ms for item in self.metadata), default=None)
+
+    @property
+    def last_time_ms(self) -> int | None:
+        """When the last of its entries was taken in; None if nothing tells."""
+        if self.facts is not None:
+            return self.facts.last_time_ms
+        return max((item.ingestion_time_ms for item in self.metadata), default=None)

@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import TYPE_CHECKING
 
-from forebay.buffer import command
 from forebay.buffer.errors import ForebayError, InvalidInput
 from forebay.buffer.findings import Finding, Severity, VerifyReport
 from forebay.buffer.manifest import Queue
@@ -26,15 +23,6 @@ if TYPE_CHECKING:
     from forebay.buffer.clock import Clock
 
 __all__ = ["Finding", "Severity", "VerifyReport", "verify"]
-
-_EXAMPLES = """\
-examples:
-  forebay verify s3://lake/clicks
-  forebay verify s3://lake/clicks --shallow --json
-  forebay verify s3://lake/clicks --option endpoint_url=http://localhost:8333
-
-exit status: 0 all is well, 1 only orphans were found, 2 damage was found, 3 it, or a partition of it, could not be read
-"""
 
 
 def verify(
@@ -89,35 +77,3 @@ def verify(
         partitions = tuple(walk_partition(topic.partition(number)) for number in range(topic.partitions))
         return VerifyReport.of_topic(store.url, deep, partitions)
 
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command, and return its exit status."""
-    parser = command.make_parser(
-        "forebay verify", "Check that everything a buffer or topic lists is there and intact.", _EXAMPLES
-    )
-    parser.add_argument("--shallow", action="store_true", help="look for batches in a listing instead of reading them")
-    options = parser.parse_args(arguments)
-
-    def check() -> int:
-        report = verify(
-            command.open_url(options),
-            deep=not options.shallow,
-            manifest_path=options.manifest_path,
-            data_prefix=options.data_prefix,
-        )
-        for part in report.partitions or (report,):
-            if options.json:
-                command.write_line(json.dumps(part.as_json()))
-            elif part.error is None:
-                command.write_line(str(part))
-                for found in part.findings:
-                    command.write_line(f"  {found.kind}: {found.key}: {found.what}")
-            if part.error is not None:
-                command.write_error(part.error)
-        return int(report.severity)
-
-    return command.run(check, on_failure=3)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,37 +6,40 @@ Everything that most programs need is here; the rest is in `forebay.buffer`, `fo
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 # Python started in a checkout's top folder finds this folder before the installed package; the subpackages are beside
 # it there, not in it (rfcs/0002).
 if not Path(__file__).with_name("buffer").is_dir():
     __path__.append(str(Path(__file__).parent.parent))
 
-from forebay.buffer.consumer import Consumer
-from forebay.buffer.coordinator import Durability
-from forebay.buffer.errors import (
-    Backpressure,
-    Closed,
-    Corrupt,
-    Denied,
-    Fenced,
-    ForebayError,
-    InvalidInput,
-    NotFound,
-    NotReady,
-    StoreError,
-    Timeout,
-    Trimmed,
-    Unavailable,
-    Unknown,
-    Unsupported,
-)
-from forebay.buffer.fetch import Batch
-from forebay.buffer.holds import hold
-from forebay.buffer.model import BatchDescriptor, Metadata
-from forebay.buffer.producer import Producer
-from forebay.buffer.store import open_store
+if TYPE_CHECKING:
+    from forebay.buffer.consumer import Consumer
+    from forebay.buffer.coordinator import Durability
+    from forebay.buffer.errors import (
+        Backpressure,
+        Closed,
+        Corrupt,
+        Denied,
+        Fenced,
+        ForebayError,
+        InvalidInput,
+        NotFound,
+        NotReady,
+        StoreError,
+        Timeout,
+        Trimmed,
+        Unavailable,
+        Unknown,
+        Unsupported,
+    )
+    from forebay.buffer.fetch import Batch
+    from forebay.buffer.holds import hold
+    from forebay.buffer.model import BatchDescriptor, Metadata
+    from forebay.buffer.producer import Producer
+    from forebay.buffer.store import open_store
 
 __all__ = [
     "Backpressure",
@@ -63,3 +66,26 @@ __all__ = [
     "hold",
     "open_store",
 ]
+
+_HOMES = {
+    "Batch": "buffer.fetch",
+    "BatchDescriptor": "buffer.model",
+    "Consumer": "buffer.consumer",
+    "Durability": "buffer.coordinator",
+    "Metadata": "buffer.model",
+    "Producer": "buffer.producer",
+    "hold": "buffer.holds",
+    "open_store": "buffer.store",
+}
+"""Where names are that are no errors. They are loaded when asked for: `forebay --help` needs none of them."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'forebay' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"forebay.{_HOMES.get(name, 'buffer.errors')}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -21,6 +21,7 @@ from forebay.runtime.stage import Stage
 
 if TYPE_CHECKING:
     from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.eventlog import AuditTrail
     from forebay.buffer.fetch import Batch
     from forebay.buffer.model import BatchDescriptor
     from forebay.buffer.producer import Producer
@@ -43,6 +44,7 @@ class Pipeline:
         config: RuntimeConfig,
         decoder: Decoder,
         dead_letters: Producer | None,
+        events: AuditTrail | None,
         *,
         clock: Clock,
         random: Random,
@@ -59,6 +61,7 @@ class Pipeline:
         self.admission: Admission[Reading] = Admission(config.max_batches, config.max_bytes)
         self._decoder = decoder
         self._dead_letters = dead_letters
+        self._events = events
         self.fetching: Stage[Task] = Stage(
             "fetch", config.fetch_workers, self._fetch, self.fail, lock=self.lock, clock=clock
         )
@@ -272,6 +275,15 @@ class Pipeline:
         )
         _log.error("%s: batch %d is a dead letter now: %s", reading.url, descriptor.sequence, reason)
         metrics.runtime_dead_letters.add(1, reading.attributes)
+        if self._events is not None:
+            self._events.record(
+                "dead_letter",
+                reading.url,
+                objects=[descriptor.location],
+                group=reading.reader.group,
+                sequence=descriptor.sequence,
+                error=reason,
+            )
         with self.lock:
             reading.dead_letters += 1
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from forebay.buffer.checks import check_seconds
 from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import ForebayError, InvalidInput
+from forebay.buffer.errors import Fenced, ForebayError, InvalidInput
 from forebay.buffer.fetch import Batch
 from forebay.runtime import progress
 from forebay.runtime.config import RuntimeConfig
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.eventlog import AuditTrail
     from forebay.buffer.producer import Producer
     from forebay.buffer.store import ObjectStore
     from forebay.runtime.contract import Decoder, Sink
@@ -44,6 +45,8 @@ class Runtime:
         decoder: what makes rows of a batch; by default one row an entry, as `Batch.records`.
         dead_letters: a producer, the caller's to close, of the buffer that takes batches that cannot be committed.
             Without one, such a batch halts the runtime.
+        events: an audit trail, which is told when a source is resumed, of every dead letter, and when a fence or
+            anything else halts the runtime: one append each. None tells nobody.
         clock: where time comes from.
         random: what pauses are drawn from.
     """
@@ -56,6 +59,7 @@ class Runtime:
         *,
         decoder: Decoder = Batch.records,
         dead_letters: Producer | None = None,
+        events: AuditTrail | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
@@ -68,7 +72,10 @@ class Runtime:
                 f"the sink combines batches up to {needed // _RESERVED_FOR_EACH_RAW_BYTE} bytes: max_bytes must be at "
                 f"least {needed}, not {self.config.max_bytes}"
             )
-        self._pipeline = Pipeline(sink, self.config, decoder, dead_letters, clock=self._clock, random=self._random)
+        self._events = events
+        self._pipeline = Pipeline(
+            sink, self.config, decoder, dead_letters, events, clock=self._clock, random=self._random
+        )
         self._given = list(sources)
         self._opened: list[tuple[str | ObjectStore | Source | Consumer, list[Reading]]] = []
         self._until_caught_up = False
@@ -103,6 +110,7 @@ class Runtime:
             self._pipeline.fail(error)
         self._end()
         if self._pipeline.failure is not None:
+            self._tell_failure(self._pipeline.failure)
             raise self._pipeline.failure
         return self.status()
 
@@ -205,6 +213,9 @@ class Runtime:
                     self._pipeline.join(reading)
         if not joins:
             self._let_go(source, readings)
+        elif self._events is not None:
+            for found in consumers:
+                self._events.record("runtime.resumed", found.url, group=found.reader.group, after=found.acked)
         return joins
 
     def _check_new(self, readers: list[tuple[str, str]]) -> None:
@@ -255,6 +266,15 @@ class Runtime:
             self._state = "stopped" if pipeline.failure is None else "failed"
         for source, readings in self._opened:
             self._let_go(source, readings)
+
+    def _tell_failure(self, failure: BaseException) -> None:
+        if self._events is None:
+            return
+        kind = "runtime.fenced" if isinstance(failure, Fenced) else "runtime.halted"
+        for source in self.status().sources:
+            self._events.record(
+                kind, source.url, group=source.group, acked=source.acked, error=f"{type(failure).__name__}: {failure}"
+            )
 
     def _wait_for(self, readings: list[Reading], deadline: float) -> None:
         while not all(reading.over for reading in readings):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.errors import ForebayError, InvalidInput
 from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store.options import seal, unseal
 from forebay.buffer.topic import Topic, buffers_at
 
 if TYPE_CHECKING:
@@ -32,6 +33,16 @@ class Source:
     """Of a topic, those to read, so that several processes can share it. None is all that are there at the opening."""
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     """Credentials, endpoint and client of the store."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As a store's handle does: no credential can be read off a pickle by eye.
+        options = None if self.storage_options is None else seal(dict(self.storage_options))
+        return _unpickle, (self.url, self.group, self.from_, self.partitions, options)
+
+
+def _unpickle(url: str | ObjectStore, *rest: Any) -> Source:
+    group, from_, partitions, sealed = rest
+    return Source(url, group, from_, partitions, None if sealed is None else unseal(sealed))
 
 
 class Opening:

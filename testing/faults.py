@@ -117,12 +117,21 @@ class FaultyStore(ObjectStore):
         """Let every stalled call go on, and later ones not stall at all."""
         self._released.set()
 
+    @property
+    def has_late_requests(self) -> bool:
+        """Whether a request is still on its way."""
+        return bool(self._late)
+
+    def land_late_request(self) -> None:
+        """Let the oldest request that is still on its way arrive now."""
+        with self._lock:
+            _, request = self._late.pop(0)
+        request()
+
     def land_late_requests(self) -> None:
         """Let every request that is still on its way arrive now."""
-        with self._lock:
-            landing, self._late = self._late, []
-        for _, request in landing:
-            request()
+        while self.has_late_requests:
+            self.land_late_request()
 
     def get(self, key: str) -> StoredObject:
         """Read through, unless a fault says otherwise."""

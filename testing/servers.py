@@ -20,7 +20,7 @@ from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import Unavailable, Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
     from typing import Self
 
@@ -112,10 +112,21 @@ def _hold(lock: Any, handler: Any) -> Any:
 
 
 class SeaweedServer(_S3Server):
-    """A SeaweedFS process: a real S3 server that enforces conditional writes, also under contention."""
+    """A SeaweedFS process: a real S3 server that enforces conditional writes, also under contention.
+
+    Args:
+        policies: identities by name, each with the rights of a policy document such as AWS takes, and no others.
+    """
 
     read_only_options: dict[str, Any]
     """Options of an identity that may read and list, and nothing else."""
+
+    def __init__(self, policies: Mapping[str, Any] | None = None) -> None:
+        self._policies = dict(policies or {})
+
+    def options_of(self, name: str) -> dict[str, Any]:
+        """What to hand to `open_store` to be one of the identities with a policy."""
+        return self._options(name, f"{name}-secret")
 
     def __enter__(self) -> Self:
         binary = _find_weed()
@@ -145,19 +156,16 @@ class SeaweedServer(_S3Server):
         self.storage_options = self._options("forebay", "forebay-full-secret")
         self.read_only_options = self._options("forebay-reader", "forebay-reader-secret")
         identities = self._folder / "identities.json"
-        identities.write_text(
-            json.dumps(
-                {
-                    "identities": [
-                        _identity("full", self.storage_options, ["Admin", "Read", "List", "Tagging", "Write"]),
-                        _identity("reader", self.read_only_options, ["Read", "List"]),
-                    ]
-                }
-            )
-        )
+        known = [
+            _identity("full", self.storage_options, ["Admin", "Read", "List", "Tagging", "Write"]),
+            _identity("reader", self.read_only_options, ["Read", "List"]),
+            *({**_identity(name, self.options_of(name), []), "policyNames": [name]} for name in self._policies),
+        ]
+        documents = [{"name": name, "content": json.dumps(document)} for name, document in self._policies.items()]
+        identities.write_text(json.dumps({"identities": known, "policies": documents}))
         data = self._folder / "data"
         data.mkdir()
-        command = [
+        self._command = [
             binary, "-logtostderr=true", "server", f"-dir={data}", f"-ip={_LOOPBACK}", f"-ip.bind={_LOOPBACK}",
             f"-master.port={master}", "-master.telemetry=false", "-master.volumeSizeLimitMB=1024",
             f"-volume.port={volume}", "-volume.max=200", f"-filer.port={filer}",
@@ -165,14 +173,17 @@ class SeaweedServer(_S3Server):
             "-s3", f"-s3.port={s3}", f"-s3.config={identities}", "-s3.port.iceberg=0", "-s3.port.lance=0",
             "-s3.autoCreateBucket=false",
         ]  # fmt: skip
-        self._log = (self._folder / "log").open("wb")
         self._leftovers = [
             # weed writes these by fixed name, wherever it runs, and leaves them when it is killed.
             Path(f"/tmp/seaweedfs-{role}-grpc-{port + _GRPC_OFFSET}.sock")  # noqa: S108
             for role, port in zip(("s3", "master", "volume", "filer"), ports, strict=True)
         ]
+        self._launch()
+
+    def _launch(self) -> None:
+        self._log = (self._folder / "log").open("ab")
         self._process = subprocess.Popen(  # noqa: S603
-            command,
+            self._command,
             stdout=self._log,
             stderr=self._log,
             stdin=subprocess.DEVNULL,
@@ -202,7 +213,12 @@ class SeaweedServer(_S3Server):
         log = (self._folder / "log").read_text(errors="replace")
         raise Unavailable(f"weed at {self.endpoint_url} did not get ready; the end of its log: {log[-2000:]}")
 
-    def _stop(self) -> None:
+    def restart(self) -> None:
+        """Kill the server where it stands, and start it again on the same ports with what it had stored."""
+        self._kill()
+        self._launch()
+
+    def _kill(self) -> None:
         process = getattr(self, "_process", None)
         if process is not None:
             process.kill()
@@ -210,6 +226,9 @@ class SeaweedServer(_S3Server):
             self._log.close()
             for leftover in self._leftovers:
                 leftover.unlink(missing_ok=True)
+
+    def _stop(self) -> None:
+        self._kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

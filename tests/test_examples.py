@@ -36,17 +36,6 @@ def entries_at(url: str) -> list[bytes]:
     return [entry for batch in Consumer(url) for entry in batch.entries]
 
 
-@pytest.mark.timeout(400)
-def test_demo_loses_and_doubles_nothing() -> None:
-    shown = run("demo.py", timeout=380)
-    table = [line.split() for line in shown.splitlines()]
-    assert ["in", "Parquet", "60,000", "0", "0"] in table
-    assert ["seen", "by", "Spark", "60,000", "0", "0"] in table
-    assert "killed      the first runtime" in shown
-    assert "collected   0 objects" not in shown
-    assert "proven: every event arrived once" in shown
-
-
 def test_plain_script_prints_what_it_wrote(url: str) -> None:
     assert run("plain_script.py", url).split("\n")[:2] == ['0 {"page": "/"}', '0 {"page": "/cart"}']
     assert entries_at(url) == []

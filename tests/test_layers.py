@@ -39,6 +39,7 @@ LAYERS = [
     {"forebay.runtime.catalog"},
     {"forebay.runtime", "forebay.gc"},
     {"forebay.runtime.spark"},
+    {"forebay.ui"},
     {"forebay"},
     {"forebay.testing"},
 ]

@@ -41,6 +41,7 @@ def names_in(wheel: Path) -> set[str]:
 
 def test_wheel_holds_exactly_the_modules_of_the_tree(wheel: Path) -> None:
     expected = {"forebay/py.typed", "pyspark_forebay.py"}  # by the latter's name Spark finds it
+    expected |= {path.relative_to(TOP).as_posix() for path in (TOP / "forebay" / "ui" / "page").iterdir()}
     for folder in FOLDERS:
         for path in (TOP / folder).rglob("*.py"):
             name = path.relative_to(TOP).as_posix()

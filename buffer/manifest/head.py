@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from forebay.buffer.checks import check_name
 from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, Trimmed, Unsupported
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.model import BatchDescriptor, NewBatch
@@ -438,6 +439,7 @@ def read_head(data: bytes | memoryview, location: str) -> Head:
     if not 0 <= at <= head.first_sequence <= head.next_sequence:
         raise Corrupt(f"{location}: it retains from {head.first_sequence}, but lists from {at} to {head.next_sequence}")
     _check_chain(head.refs, at, head.tail_start, location)
+    _check_names(head, location)
     return head
 
 
@@ -456,6 +458,17 @@ def read_node(data: bytes | memoryview, location: str) -> Node:
             raise Corrupt(f"{location}: a node of level {node.level} refers to another level than that below it")
         _check_chain(node.refs, node.first_sequence, node.refs[-1].end, location)
     return node
+
+
+def _check_names(head: Head, location: str) -> None:
+    """Raise `Corrupt` if a name that becomes part of a key, of a cursor or of what a sink writes, could lead astray."""
+    try:
+        check_name(head.buffer_id, "a buffer's id")
+        for name, group in head.groups.items():
+            check_name(name, "a group's name")
+            check_name(group.generation, "a group's generation")
+    except InvalidInput as error:
+        raise Corrupt(f"{location}: {error}") from error
 
 
 def _check_chain(refs: tuple[Ref, ...], start: int, end: int, location: str) -> None:

@@ -173,10 +173,10 @@ class Queue:
                 return current.entries_after(first - 1, limit)
             return self.segments.descriptors(current, first, limit)
 
-        return self._look_through(find, self.read() if state is None else state)
+        return self.look_through(find, self.read() if state is None else state)
 
-    def _look_through(self, find: Callable[[State], T], state: State) -> T:
-        """Look for something in segments, which may be swept meanwhile if the manifest goes on."""
+    def look_through(self, find: Callable[[State], T], state: State) -> T:
+        """Return what `find` finds in a state's segments, which may be swept meanwhile: then in a newer state."""
         for _ in range(_MOST_STALE_READS):
             try:
                 return find(state)
@@ -196,7 +196,7 @@ class Queue:
         if not isinstance(place, str | datetime):
             return check_whole(place, "a sequence")
         moment = parse_time(place)
-        return self._look_through(lambda found: self.segments.sequence_at(self._as_head(found), moment), state)
+        return self.look_through(lambda found: self.segments.sequence_at(self._as_head(found), moment), state)
 
     def end_of(self, place: str | int | datetime, *, state: State) -> int:
         """Return the sequence after the last one of a range up to `place`, all that there is at most.
@@ -207,7 +207,7 @@ class Queue:
             last = self.sequence_of(place, state=state)
             return min(last + 1, state.next_sequence)
         moment = parse_time(place)
-        return self._look_through(lambda found: self.segments.end_before(self._as_head(found), moment), state)
+        return self.look_through(lambda found: self.segments.end_before(self._as_head(found), moment), state)
 
     # Appending
 

@@ -144,6 +144,18 @@ class Segments:
             node = self.load(ref, head.buffer_id)
             refs, entries, end = node.refs, node.entries, ref.end
 
+    def bytes_from(self, head: Head, first: int) -> int:
+        """Return the size of all batches from sequence `first` on that tell it; one node a level is read at most."""
+        refs, entries, start, total = head.refs, head.tail, head.tail_start, 0
+        while True:
+            total += sum(entry.facts.object_bytes for entry in entries[max(0, first - start) :] if entry.facts)
+            total += sum(ref.object_bytes for ref in refs if ref.first_sequence >= first)
+            cut = next((ref for ref in refs if ref.first_sequence < first < ref.end), None)
+            if cut is None:
+                return total
+            node = self.load(cut, head.buffer_id)
+            refs, entries, start = node.refs, node.entries, node.first_sequence
+
     def segments(self, head: Head) -> Iterator[Node]:
         """Yield every segment that the head refers to, oldest first."""
         at = head.refs[0].first_sequence if head.refs else head.tail_start

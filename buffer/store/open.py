@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -71,17 +72,23 @@ def _split_url(url: str) -> tuple[str, str, str]:
         # The URL is not repeated here: it may hold a password.
         raise InvalidInput("the store's URL holds credentials; pass them as storage_options, not in the URL")
     scheme = parts.scheme
+    shown = _hide_secrets(url)
     if not scheme or "://" not in url:
-        raise InvalidInput(f"{url!r} is not a store's URL; expected one of {_SCHEMES}")
+        raise InvalidInput(f"{shown!r} is not a store's URL; expected one of {_SCHEMES}")
     if scheme in {"s3a", "s3n"}:
-        raise Unsupported(f"{url}: write s3:// instead of {scheme}://")
+        raise Unsupported(f"{shown}: write s3:// instead of {scheme}://")
     if scheme not in {"memory", "file", "s3", "gs", "az"}:
-        raise Unsupported(f"{url}: there is no store for {scheme}://; expected one of {_SCHEMES}")
+        raise Unsupported(f"{shown}: there is no store for {scheme}://; expected one of {_SCHEMES}")
     if "?" in url or "#" in url:
-        raise InvalidInput(f"{url}: a store's URL has no '?' or '#'; options go into storage_options")
+        raise InvalidInput(f"{shown}: a store's URL has no '?' or '#'; options go into storage_options")
     if scheme != "file" and not parts.netloc:
         raise InvalidInput(f"{url}: the name of the bucket is missing; expected {scheme}://bucket/folder")
     folder = parts.path.strip("/") if scheme != "file" else ""
     if folder:
         check_key(folder)
     return scheme, parts.netloc, folder
+
+
+def _hide_secrets(url: str) -> str:
+    """The URL, right or wrong, without what people put into URLs and nobody should read: `user:password@`, `?key=…`."""
+    return re.sub(r"[^/]*@", "***@", re.split(r"[?#]", url, maxsplit=1)[0])

@@ -200,7 +200,9 @@ def _check_endpoint(endpoint_url: str) -> None:
     parts = urlsplit(endpoint_url)
     if parts.username or parts.password:
         raise InvalidInput("storage option endpoint_url holds credentials; pass them as key and secret")
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+    if parts.query or parts.fragment:
+        raise InvalidInput("storage option endpoint_url has a '?' or '#'; expected http://host:port or https://host")
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise InvalidInput(
             f"storage option endpoint_url is {endpoint_url!r}; expected http://host:port or https://host"
         )

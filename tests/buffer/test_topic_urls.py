@@ -27,7 +27,8 @@ from forebay.buffer.store.base import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import HeldTopic, Topic, add_partitions, create_topic
 from forebay.buffer.topic.batches import TopicFetchHandle
-from forebay.buffer.verify import Severity, main, verify
+from forebay.buffer.verify import Severity, verify
+from forebay.cli import main
 from forebay.testing import Crash, Fault, FaultyStore, ManualClock
 
 
@@ -322,7 +323,7 @@ def test_partition_that_cannot_be_read_keeps_no_other_from_being_verified(
     assert (report.missing, report.corrupt) == (1, 1)
     assert "NOT ALL COULD BE READ" in str(report)
     assert "p-00001: COULD NOT BE READ: " in str(report.partitions[1])
-    assert main([store.url]) == 3
+    assert main(["verify", store.url]) == 3
     out, err = capsys.readouterr()
     assert [line.split(": ")[0] for line in out.splitlines() if "checked" in line] == [
         f"{store.url}/p-00000",

@@ -24,7 +24,8 @@ from forebay.buffer.model import Facts, NewBatch
 from forebay.buffer.store import ObjectInfo
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import create_topic
-from forebay.buffer.verify import Severity, main, verify
+from forebay.buffer.verify import Severity, verify
+from forebay.cli import main
 from forebay.testing import FaultyStore, ManualClock
 
 _clock = ManualClock()
@@ -393,34 +394,32 @@ def test_inventory_keeps_sizes_and_marks_by_key() -> None:
 
 def test_command_exits_by_severity(native: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:
     appended = append(native, 3)
-    assert main([native.url]) == 0
+    assert main(["verify", native.url]) == 0
     assert "ok: 3 batches" in capsys.readouterr().out
     orphan = upload(native).location
-    assert main([native.url, "--shallow"]) == 1
+    assert main(["verify", native.url, "--shallow"]) == 1
     assert f"orphaned: {orphan}" in capsys.readouterr().out
     native.delete([appended[0]])
-    assert main([native.url, "--json"]) == 2
+    assert main(["verify", native.url, "--json"]) == 2
     found = json.loads(capsys.readouterr().out)
     assert (found["severity"], found["missing"], found["orphaned"]) == ("DAMAGE", 1, 1)
     native.put("manifest", b"nonsense")
-    assert main([native.url]) == 2
+    assert main(["verify", native.url]) == 2
 
 
 def test_command_that_cannot_read_exits_with_3_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["memory://not-there"]) == 3
-    assert main(["nonsense"]) == 3
-    assert main(["memory://x", "--option", "secret"]) == 3
+    assert main(["verify", "memory://not-there"]) == 3
+    assert main(["verify", "nonsense"]) == 3
     out, err = capsys.readouterr()
     assert out == ""
-    assert [line.split(":")[0] for line in err.splitlines()] == ["error"] * 3
+    assert [line.split(":")[0] for line in err.splitlines()] == ["error"] * 2
     assert "check the URL" in err
-    assert "KEY=VALUE" in err
 
 
 def test_command_checks_every_partition_of_a_topic(capsys: pytest.CaptureFixture[str]) -> None:
     store = MemoryStore("memory://verify-topic")
     create_topic(store, 3)
-    assert main([store.url]) == 0
+    assert main(["verify", store.url]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 

@@ -11,9 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from machine_processes import (
     CRASHED,
+    GRACE,
     GROUPS,
+    JUMPS,
+    LATEST_MS,
     NOTHING,
     READERS,
+    TTL,
     Holder,
     Network,
     Payload,
@@ -38,10 +42,6 @@ from forebay.gc import CollectionReport, Collector
 from forebay.testing import Crash, ManualClock
 from forebay.testing.watched import WatchedStore
 
-GRACE = 600.0
-TTL = 1000.0
-JUMPS = (-200_000.0, -700.0, 700.0, 200_000.0, 2_400_000_000.0)
-LATEST_MS = 5_000_000_000_000
 PAUSES = (1.0, 700.0, 100_000.0)
 
 T = TypeVar("T")
@@ -446,9 +446,9 @@ class BufferMachine(RuleBasedStateMachine):
 
     def land(self, who: int, much: int, plan: Plan) -> None:
         """A request lands whose process gave up on it long ago."""
-        network = pick([process.store for process in self.processes if process.store.has_late], who)
+        network = pick([process.store for process in self.processes if process.store.has_late_requests], who)
         if network is not None:
-            network.land_one()
+            network.land_late_request()
             self.seen["landings"] += 1
 
     def crash(self, who: int, much: int, plan: Plan) -> None:
@@ -472,8 +472,7 @@ class BufferMachine(RuleBasedStateMachine):
                 held._lease.stop()
         assert not self.store.violations, self.store.violations
         for process in self.processes:
-            while process.store.has_late:
-                process.store.land_one()
+            process.store.land_late_requests()
         listed = Counter(self.payloads[location] for location in self.store.listed)
         for payload, answer in self.answers.items():
             expected = {"durable": {1}, "unknown": {0, 1}}.get(answer, {0})

@@ -17,6 +17,11 @@ from forebay.testing.watched import WatchedStore
 T = TypeVar("T")
 Payload = tuple[int, int]
 """Which writer, and its how-manieth."""
+JUMPS = (-200_000.0, -700.0, 700.0, 200_000.0, 2_400_000_000.0)
+"""By how many seconds a clock may jump."""
+LATEST_MS = 5_000_000_000_000
+GRACE = 600.0
+TTL = 1000.0
 
 
 class Network(FaultyStore):
@@ -42,15 +47,6 @@ class Network(FaultyStore):
         fault = self._plan.faults.get(self._writes - 1) if is_write else None
         # A store that says "not applied" is believed by who was forgotten at that very moment (rfcs/0005).
         return Fault.LOSE_ANSWER if fault is Fault.OWN_RETRY and head.MAX_WRITERS == 2 else fault
-
-    @property
-    def has_late(self) -> bool:
-        """Whether a request is still on its way."""
-        return bool(self._late)
-
-    def land_one(self) -> None:
-        """Let the oldest request that is still on its way arrive."""
-        self._late.pop(0)[1]()
 
 
 @dataclass(frozen=True)
@@ -134,6 +130,14 @@ class Reader(Process):
 @dataclass
 class Holder(Process):
     held: HeldRange | None = None
+
+
+class NoThread:
+    """Holds are renewed by a step, not by a thread."""
+
+    def __init__(self, **_settings: object) -> None: ...
+
+    def start(self) -> None: ...
 
 
 CRASHED = Crash("the process is gone")

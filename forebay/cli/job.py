@@ -1,0 +1,171 @@
+"""A job: what `forebay run` reads from a TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+
+from forebay.buffer.errors import InvalidInput
+from forebay.runtime import (
+    BufferSink,
+    CallableSink,
+    Combining,
+    DeltaSink,
+    ParquetSink,
+    RuntimeConfig,
+    Sink,
+    Source,
+)
+from forebay.runtime.decoders import JsonLines, arrow_ipc, raw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from forebay.runtime import Decoder
+
+T = TypeVar("T")
+
+
+class _Source(Struct, forbid_unknown_fields=True):
+    url: str
+    group: str | None = None
+    from_: str | int | None = msgspec.field(default=None, name="from")
+    partitions: list[int] | None = None
+
+
+class _Sink(Struct, forbid_unknown_fields=True):
+    kind: str
+    url: str | None = None
+    function: str | None = None
+    by_date: bool = False
+    in_order: bool = False
+    combine_bytes: int | None = None
+    combine_seconds: float = 60.0
+
+
+class _Decoder(Struct, forbid_unknown_fields=True):
+    kind: str = "raw"
+    columns: dict[str, str] = {}
+    keep: list[str] = []
+
+
+class _DeadLetters(Struct, forbid_unknown_fields=True):
+    url: str
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    sources: list[_Source]
+    sink: _Sink
+    decoder: _Decoder = msgspec.field(default_factory=_Decoder)
+    dead_letters: _DeadLetters | None = None
+    runtime: dict[str, Any] = {}
+    storage_options: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything that a runtime is made of."""
+
+    sources: list[Source]
+    make_sink: Callable[[], Sink]
+    """Opens it: whoever calls closes it."""
+    decoder: Decoder
+    dead_letters: str | None
+    config: RuntimeConfig
+    storage_options: dict[str, Any] = field(repr=False)
+
+
+def read_job(path: Path, storage_options: dict[str, Any]) -> Job:
+    """Return the job that a file describes, or raise `InvalidInput` that says what is wrong with it.
+
+    Args:
+        path: the TOML file.
+        storage_options: what the command line adds to the file's own, and wins.
+    """
+    try:
+        file = msgspec.convert(tomllib.loads(path.read_text()), _File)
+        config = RuntimeConfig(**file.runtime)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, TypeError) as error:
+        raise InvalidInput(f"{path}: {error}; `forebay run --help` shows what a job looks like") from error
+    if not file.sources:
+        raise InvalidInput(f"{path}: there is no [[sources]]")
+    options = {**file.storage_options, **storage_options}
+    return Job(
+        [
+            Source(found.url, found.group, found.from_, found.partitions, storage_options=options)
+            for found in file.sources
+        ],
+        lambda: _make_sink(path, file.sink, options),
+        _make_decoder(path, file.decoder),
+        None if file.dead_letters is None else file.dead_letters.url,
+        config,
+        options,
+    )
+
+
+def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any]) -> Sink:
+    settings: dict[str, Any] = {}
+    if wanted.combine_bytes is not None:
+        settings["combining"] = Combining(wanted.combine_bytes, wanted.combine_seconds)
+    if wanted.kind == "function":
+        return CallableSink(
+            _load(path, _needed(path, wanted.function, "function")), in_order=wanted.in_order, **settings
+        )
+    url = _needed(path, wanted.url, "url")
+    match wanted.kind:
+        case "parquet":
+            return ParquetSink(url, by_date=wanted.by_date, storage_options=options, **settings)
+        case "delta":
+            return DeltaSink(url, storage_options=options, **settings)
+        case "buffer":
+            return BufferSink(url, storage_options=options, **settings)
+    raise InvalidInput(f"{path}: a sink's kind is parquet, delta, buffer or function, not {wanted.kind!r}")
+
+
+def _make_decoder(path: Path, wanted: _Decoder) -> Decoder:
+    match wanted.kind:
+        case "raw":
+            return raw
+        case "arrow":
+            return arrow_ipc
+        case "json":
+            if not wanted.columns:
+                raise InvalidInput(f'{path}: the json decoder needs columns, such as columns = {{ user = "int64" }}')
+            fields = [(name, _column_type(path, name, kind)) for name, kind in wanted.columns.items()]
+            return JsonLines(pa.schema(fields), keep=wanted.keep)
+    raise InvalidInput(f"{path}: a decoder's kind is raw, json or arrow, not {wanted.kind!r}")
+
+
+def _column_type(path: Path, name: str, kind: str) -> pa.DataType:
+    try:
+        return pa.type_for_alias(kind)
+    except ValueError:
+        raise InvalidInput(
+            f"{path}: column {name} has type {kind!r}; Arrow's names are wanted, such as int64, double, string, bool "
+            "or timestamp[us]"
+        ) from None
+
+
+def _needed(path: Path, value: T | None, name: str) -> T:
+    if value is None:
+        raise InvalidInput(f"{path}: this [sink] needs {name}")
+    return value
+
+
+def _load(path: Path, name: str) -> Callable[..., Any]:
+    module, colon, attribute = name.partition(":")
+    try:
+        function = getattr(import_module(module), attribute) if colon else None
+    except (ImportError, AttributeError) as error:
+        raise InvalidInput(f"{path}: function {name!r} cannot be loaded: {error}") from error
+    if not callable(function):
+        raise InvalidInput(f'{path}: a function is named as "module:function", not {name!r}')
+    found: Callable[..., Any] = function
+    return found

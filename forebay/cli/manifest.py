@@ -1,0 +1,104 @@
+"""`forebay manifest dump` and `forebay batch cat`: the stored objects, for people and scripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from forebay.buffer.errors import NotFound
+from forebay.buffer.fetch import FetchHandle
+from forebay.buffer.manifest import Head, Queue
+from forebay.cli.output import format_option, write_entries, write_line
+from forebay.cli.target import Target, takes_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from forebay.buffer.model import BatchDescriptor
+
+_AT_ONCE: Final = 1000
+
+
+@click.group(
+    epilog="""\
+\b
+examples:
+  forebay manifest dump s3://lake/clicks | jq .head.groups
+  forebay manifest dump s3://lake/clicks --first 1200 | jq -c .batches[]"""
+)
+def manifest() -> None:
+    """Look into a manifest."""
+
+
+@manifest.command()
+@takes_url
+@click.option("--first", type=click.IntRange(0), metavar="SEQUENCE", help="List batches from there on; default: all.")
+def dump(target: Target, *, first: int | None) -> None:
+    """Write a manifest of either version as one JSON object, its batches included, also those in sealed segments.
+
+    Writers are counted, not named, and payloads of metadata are base64.
+    """
+    queue = Queue(target.one_buffer(), target.manifest_path)
+    state = queue.read_existing()
+    at = max(state.first_sequence, first or 0)
+    listed = []
+    while found := queue.descriptors(at, _AT_ONCE, state=state):
+        listed += [_describe(descriptor) for descriptor in found]
+        at = found[-1].sequence + 1
+    shown: dict[str, Any] = {"url": queue.url, "version": 2 if isinstance(state, Head) else 1}
+    if isinstance(state, Head):
+        fields = {name: getattr(state, name) for name in state.__struct_fields__ if name not in ("entries", "writers")}
+        shown["head"] = {**fields, "writers": len(state.writers)}
+    else:
+        shown["epoch"] = state.epoch
+    shown |= {"first_sequence": state.first_sequence, "next_sequence": state.next_sequence, "batches": listed}
+    write_line(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
+
+
+@click.group(
+    epilog="""\
+\b
+examples:
+  forebay batch cat s3://lake/clicks 1200
+  forebay batch cat s3://lake/clicks data/01J0000000000000000000000A.batch --format json"""
+)
+def batch() -> None:
+    """Look into a batch."""
+
+
+@batch.command()
+@takes_url
+@click.argument("which", metavar="SEQUENCE|LOCATION")
+@format_option
+def cat(target: Target, *, which: str, as_format: str) -> None:
+    """Print the entries of one batch that the manifest lists."""
+    store = target.one_buffer()
+    queue = Queue(store, target.manifest_path)
+    if which.isdigit():
+        found = queue.descriptors(int(which), 1)
+    else:
+        location = which.removeprefix(f"{store.url}/")
+        found = [descriptor for descriptor in _all(queue) if descriptor.location == location][:1]
+    if not found:
+        raise NotFound(f"{queue.url} lists no batch {which}: `forebay manifest dump` shows which there are")
+    write_entries(FetchHandle(store).fetch(found[0]), as_format)
+
+
+def _all(queue: Queue) -> Iterator[BatchDescriptor]:
+    state = queue.read_existing()
+    at = state.first_sequence
+    while found := queue.descriptors(at, _AT_ONCE, state=state):
+        yield from found
+        at = found[-1].sequence + 1
+
+
+def _describe(descriptor: BatchDescriptor) -> dict[str, Any]:
+    metadata = [
+        {"start_index": item.start_index, "ingestion_time_ms": item.ingestion_time_ms, "payload": item.payload}
+        for item in descriptor.metadata
+    ]
+    facts = descriptor.facts
+    known = {} if facts is None else {name: getattr(facts, name) for name in facts.__struct_fields__}
+    return {"sequence": descriptor.sequence, "location": descriptor.location, "facts": known, "metadata": metadata}

@@ -1,0 +1,121 @@
+"""How commands write: lines, JSON, tables, sizes, entries and one-line errors."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from forebay.buffer.errors import Denied, ForebayError, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from forebay.buffer.fetch import Batch
+
+_HINTS: dict[type[ForebayError], str] = {
+    Denied: "check the credentials: --option key=… --option secret=…, or the environment",
+    NotFound: "check the URL and the bucket's name",
+    Unavailable: "check the network, and --option endpoint_url=… if the store is not at its usual place",
+}
+
+FORMATS = ("lines", "json", "hex")
+
+format_option = click.option(
+    "--format",
+    "as_format",
+    type=click.Choice(FORMATS),
+    default="lines",
+    show_default=True,
+    help="lines: the bytes as they are; json: one object per entry, with its place, time and metadata; hex.",
+)
+
+
+def write_line(text: str) -> None:
+    """Write a line of the command's result."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def write_json(value: Any) -> None:
+    """Write a value as one line of JSON."""
+    write_line(json.dumps(value, default=str))
+
+
+def write_note(text: str) -> None:
+    """Write a line for people, beside the result."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def write_error(error: Exception, hint: str = "") -> None:
+    """Write an error as one line, with a hint where there is one."""
+    hint = hint or next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
+    write_note(f"error: {' '.join(str(error).split())}{f' ({hint})' if hint else ''}")
+
+
+def write_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write rows below their heads; what is a number stands right."""
+    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
+    numeric = [all(row[column][:1].isdigit() or row[column] == "-" for row in rows) for column in range(len(heads))]
+    for row in (heads, *rows):
+        cells = zip(row, widths, numeric, strict=True)
+        line = "  ".join(text.rjust(width) if right else text.ljust(width) for text, width, right in cells)
+        write_line(line.rstrip())
+
+
+def write_entries(batch: Batch, as_format: str, first: int = 0) -> None:
+    """Write the entries of a batch from one on, and hand them on before this returns."""
+    out = sys.stdout.buffer
+    if as_format == "lines":
+        entries = batch.entries[first:]
+        out.write(b"\n".join(entries) + b"\n" if entries else b"")
+    elif as_format == "hex":
+        out.write("".join(f"{entry.hex()}\n" for entry in batch.entries[first:]).encode())
+    else:
+        for row in batch.records().slice(first).to_pylist():
+            out.write(json.dumps(_as_text(row)).encode() + b"\n")
+    out.flush()
+
+
+def _as_text(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as JSON can hold it: bytes as text, or in base64 under a name that says so."""
+    shown: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, bytes):
+            try:
+                shown[name] = value.decode()
+            except UnicodeDecodeError:
+                shown[f"{name}_base64"] = base64.b64encode(value).decode()
+        else:
+            shown[name] = value.isoformat() if hasattr(value, "isoformat") else value
+    return shown
+
+
+def size(count: float | None) -> str:
+    """A number of bytes for people."""
+    if count is None:
+        return "-"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def count(number: float | None) -> str:
+    """A number for people."""
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def age(seconds: float | None) -> str:
+    """A time span for people."""
+    if seconds is None:
+        return "-"
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"

@@ -1,0 +1,150 @@
+"""`forebay produce`: lines of a file or of standard input as entries."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import click
+
+from forebay.buffer.clock import SystemClock
+from forebay.buffer.errors import InvalidInput
+from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.topic import IsTopic
+from forebay.buffer.producer import Producer
+from forebay.buffer.topic import TopicProducer
+from forebay.cli.output import count, size, write_json, write_note
+from forebay.cli.target import Target, json_option, takes_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_READ_BYTES: Final = 1 << 20
+_PROGRESS_SECONDS: Final = 1.0
+
+
+@click.command(
+    epilog="""\
+\b
+examples:
+  forebay produce s3://lake/clicks events.jsonl
+  tail -F app.log | forebay produce s3://lake/logs --metadata host=web-1
+  my-program | forebay produce s3://lake/frames --length-prefixed
+
+It ends when everything is durable. Ctrl-C stores what was read so far. Exit status: 0 all is durable, 2 some of it is
+not, 130 interrupted."""
+)
+@takes_url
+@json_option
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option(
+    "--length-prefixed", is_flag=True, help="Entries are bytes after a 4-byte little-endian length, instead of lines."
+)
+@click.option("--metadata", default="", metavar="TEXT", help="Kept with the entries, and given to their reader.")
+@click.option(
+    "--flush-interval", type=float, default=0.1, show_default=True, metavar="SECONDS", help="Longest wait for a batch."
+)
+@click.option(
+    "--profile",
+    type=click.Choice(["native", "opendata"]),
+    default="native",
+    show_default=True,
+    help="The format of a buffer that does not exist yet.",
+)
+def produce(
+    target: Target,
+    *,
+    as_json: bool,
+    file: BinaryIO,
+    length_prefixed: bool,
+    metadata: str,
+    flush_interval: float,
+    profile: str,
+) -> int:
+    """Write the lines of FILE, or of standard input, to a buffer or topic: an entry each."""
+    clock = target.clock or SystemClock()
+    producer = _open_producer(target, flush_interval, profile)
+    entries = sent = 0
+    shows_progress = sys.stderr.isatty()
+    shown_at = began = clock.monotonic()
+    interrupted = False
+    with producer:
+        try:
+            for block in _read_frames(file) if length_prefixed else _read_lines(file):
+                producer.produce(block, metadata=metadata.encode())
+                entries += len(block)
+                sent += sum(map(len, block))
+                now = clock.monotonic()
+                if shows_progress and now - shown_at >= _PROGRESS_SECONDS:
+                    shown_at = now
+                    rate = sent / (now - began) / 1e6
+                    click.echo(f"\r{count(entries)} entries, {size(sent)}, {rate:.1f} MB/s \033[K", nl=False, err=True)
+        except KeyboardInterrupt:
+            interrupted = True
+    if shows_progress:
+        click.echo("\r\033[K", nl=False, err=True)
+    seconds = clock.monotonic() - began
+    if as_json:
+        write_json({"url": producer.url, "entries": entries, "bytes": sent, "seconds": seconds})
+    else:
+        write_note(f"{producer.url}: {count(entries)} entries ({size(sent)}) are durable, after {seconds:.1f} s")
+    if interrupted:
+        raise KeyboardInterrupt
+    return 0
+
+
+def _open_producer(target: Target, flush_interval: float, profile: str) -> Producer | TopicProducer:
+    store = target.open()
+    try:
+        Queue(store, target.manifest_path).read()
+    except IsTopic:
+        return TopicProducer(store, flush_interval=flush_interval)
+    return Producer(
+        store,
+        profile="opendata" if profile == "opendata" else "native",
+        manifest_path=target.manifest_path,
+        data_prefix=target.data_prefix,
+        flush_interval=flush_interval,
+    )
+
+
+def _read_blocks(file: BinaryIO) -> Iterator[bytes]:
+    """What there is, as it comes: a pipe that says little now and then is not waited for."""
+    read = getattr(file, "read1", file.read)
+    while block := read(_READ_BYTES):
+        yield block
+
+
+def _read_lines(file: BinaryIO) -> Iterator[list[bytes]]:
+    parts: list[bytes] = []
+    for block in _read_blocks(file):
+        *lines, rest = block.split(b"\n")
+        if lines:
+            lines[0] = b"".join([*parts, lines[0]])
+            parts = []
+            yield lines
+        parts.append(rest)
+    last = b"".join(parts)
+    if last:
+        yield [last]
+
+
+def _read_frames(file: BinaryIO) -> Iterator[list[bytes]]:
+    held = bytearray()
+    for block in _read_blocks(file):
+        held += block
+        frames, at = [], 0
+        while len(held) - at >= 4:
+            end = at + 4 + int.from_bytes(held[at : at + 4], "little")
+            if end > len(held):
+                break
+            frames.append(bytes(held[at + 4 : end]))
+            at = end
+        del held[:at]
+        if frames:
+            yield frames
+    if held:
+        raise InvalidInput(
+            f"the input ends in the middle of an entry, {len(held)} bytes after the last whole one; what came before "
+            "is stored"
+        )

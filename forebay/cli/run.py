@@ -1,0 +1,145 @@
+"""`forebay run`: the parallel runtime, as a TOML file says."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from forebay.buffer.eventlog import AuditTrail
+from forebay.buffer.producer import Producer
+from forebay.cli.job import read_job
+from forebay.cli.output import count, size, write_json, write_note
+from forebay.cli.target import events_option, json_option, open_log, storage_option
+from forebay.runtime import Runtime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from forebay.cli import Session
+
+
+@click.command(
+    epilog="""\
+\b
+examples:
+  forebay run clicks.toml
+  forebay run clicks.toml --until-caught-up
+  forebay run clicks.toml --metrics-port 9464 --events sqlite:///var/lib/forebay/events.db
+
+\b
+a job:
+  [[sources]]                                # one or more
+  url = "s3://lake/clicks"                   # a buffer or a topic
+  group = "etl"
+  # from = "latest"                          # where a new group starts; earliest by default
+  # partitions = [0, 1]                      # of a topic; all by default
+
+\b
+  [sink]
+  kind = "parquet"                           # or delta, buffer, function
+  url = "s3://lake/clicks-parquet"           # of a function: function = "module:name"
+  # by_date = true                           # Parquet: folders by the date of ingestion
+  # combine_bytes = 134217728                # batches per commit: up to so many bytes …
+  # combine_seconds = 60                     # … or so many seconds
+
+\b
+  [decoder]                                  # without it: one row an entry, as it is
+  kind = "json"                              # or arrow, raw
+  columns = { user = "int64", page = "string", at = "timestamp[us]" }
+  # keep = ["ingestion_time"]
+
+\b
+  [dead_letters]                             # without it, a batch that cannot be used halts the runtime
+  url = "s3://lake/clicks-dead"
+
+\b
+  [runtime]                                  # see forebay.runtime.RuntimeConfig
+  fetch_workers = 4
+
+\b
+  [storage_options]
+  endpoint_url = "http://localhost:8333"
+
+Ctrl-C or SIGTERM lets what is under way end, and acknowledges it; a second one does not wait. Exit status: 0 stopped or
+caught up, 2 halted, fenced or wrong, 130 interrupted."""
+)
+@click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@storage_option
+@json_option
+@events_option
+@click.option("--until-caught-up", is_flag=True, help="End when all that was there at the start is committed.")
+@click.option("--metrics-port", type=int, metavar="PORT", help="Serve metrics for Prometheus there, on this machine.")
+@click.pass_obj
+def run(
+    session: Session,
+    *,
+    job: Path,
+    option: dict[str, Any],
+    as_json: bool,
+    events: str | None,
+    until_caught_up: bool,
+    metrics_port: int | None,
+) -> int:
+    """Read the sources that the file JOB names with many workers, and commit them to its sink."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
+    sys.path.insert(0, str(Path.cwd()))  # where a job's function is looked for
+    with ExitStack() as opened:
+        if metrics_port is not None:
+            from forebay.runtime.prometheus import serve_metrics  # noqa: PLC0415 - an extra
+
+            write_note(f"metrics at {opened.enter_context(serve_metrics(metrics_port)).url}")
+        found = read_job(job, {**session.storage_options, **option})
+        sink = opened.enter_context(found.make_sink())
+        letters = None
+        if found.dead_letters is not None:
+            letters = opened.enter_context(Producer(found.dead_letters, storage_options=found.storage_options))
+        trail = None
+        if events is not None:
+            trail = AuditTrail(opened.enter_context(open_log(events, found.storage_options)))
+        runtime = Runtime(
+            found.sources,
+            sink,
+            found.config,
+            decoder=found.decoder,
+            dead_letters=letters,
+            events=trail,
+            clock=session.clock,
+        )
+        with _stopping_by_signals(runtime) as received:
+            status = runtime.run(until_caught_up=until_caught_up)
+    if as_json:
+        write_json(
+            {"rows": status.rows, "commits": status.commits, "bytes": status.bytes_read, "behind": status.lag_batches}
+        )
+    else:
+        write_note(
+            f"{status.state}: {count(status.rows)} rows ({size(status.bytes_read)}) in {count(status.commits)} "
+            f"commits, {count(status.lag_batches)} batches behind"
+        )
+    if signal.SIGINT in received:
+        raise KeyboardInterrupt
+    return 0
+
+
+@contextmanager
+def _stopping_by_signals(runtime: Runtime) -> Iterator[list[int]]:
+    """Have the first signal stop the runtime, and the second not wait for it."""
+    received: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        received.append(number)
+        write_note("stopping: what is under way may end; once more to stop at once" if len(received) == 1 else "now")
+        runtime.stop(None if len(received) == 1 else 0)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

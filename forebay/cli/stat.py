@@ -1,0 +1,156 @@
+"""`forebay stat` and `forebay ls`: how much there is, how fast it grows, how far readers are behind."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from forebay.buffer.clock import SystemClock
+from forebay.buffer.errors import ForebayError, NotFound
+from forebay.buffer.stats import BufferStats, describe_all, total
+from forebay.buffer.store.folder import FolderStore
+from forebay.cli.output import age, count, size, write_error, write_json, write_line, write_table
+from forebay.cli.target import Target, json_option, takes_url
+
+if TYPE_CHECKING:
+    from forebay.buffer.stats import Total
+    from forebay.buffer.store import ObjectStore
+
+_AFTER_SLASH: Final = chr(ord("/") + 1)
+"""Sorts after everything in a folder."""
+
+
+@click.command(
+    epilog="""\
+\b
+examples:
+  forebay stat s3://lake/clicks
+  forebay stat s3://lake/clicks --every 5
+  forebay stat s3://lake/clicks --json | jq '.groups[] | {name, lag_seconds}'"""
+)
+@takes_url
+@json_option
+@click.option("--every", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Again and again.")
+def stat(target: Target, *, as_json: bool, every: float | None) -> None:
+    """Show the depth, bytes, rate and age of a buffer or topic, and the lag of every reader. Changes nothing."""
+    clock = target.clock or SystemClock()
+    while True:
+        parts = describe_all(target.open(), manifest_path=target.manifest_path, clock=target.clock)
+        if as_json:
+            for part in parts:
+                write_json(part.as_json())
+        else:
+            _write(target.url, parts)
+        if every is None:
+            return
+        clock.sleep(every)
+
+
+@click.command(
+    epilog="""\
+\b
+examples:
+  forebay ls s3://lake
+  forebay ls s3://lake/ingest --json"""
+)
+@takes_url
+@json_option
+def ls(target: Target, *, as_json: bool) -> int:
+    """List the buffers and topics at or below a folder, with their depth, bytes, lag and age.
+
+    Exit status: 0 all could be read, 1 some could not, 2 nothing is there.
+    """
+    store = target.open()
+    rows, failures = [], 0
+    for folder in _find(store, target.manifest_path, target.data_prefix):
+        place = FolderStore(store, folder) if folder else store
+        try:
+            parts = describe_all(place, manifest_path=target.manifest_path, clock=target.clock)
+        except ForebayError as error:
+            write_error(error)
+            failures += 1
+            continue
+        found = total(parts)
+        if as_json:
+            write_json({"url": place.url, "partitions": len(parts), **found.as_json()})
+        rows.append(_row(folder or ".", parts, found))
+    if not rows and not failures:
+        raise NotFound(f"there is no buffer and no topic at or below {store.url}")
+    if rows and not as_json:
+        write_table(("name", "kind", "batches", "entries", "bytes", "lag", "oldest", "groups"), rows)
+    return 1 if failures else 0
+
+
+def _find(store: ObjectStore, manifest_path: str, data_prefix: str) -> list[str]:
+    """The folders that hold a manifest, but not those within a buffer or topic, past which the listing jumps.
+
+    Batches sort before their manifest: where they begin, it is asked for, so that not all of them are listed.
+    """
+    found: list[str] = []
+    after = ""
+    while True:
+        for info in store.list(start_after=after):
+            place = f"/{info.key}"
+            folder, batches, _ = place.partition(f"/{data_prefix}/")
+            if place.endswith(f"/{manifest_path}"):
+                folder = place.removesuffix(f"/{manifest_path}")
+            elif not batches:
+                continue
+            elif not _exists(store, f"{folder}/{manifest_path}"[1:]):
+                after = f"{folder}/{data_prefix}{_AFTER_SLASH}"[1:]
+                break
+            found.append(folder[1:])
+            if not folder:
+                return found
+            after = f"{folder}{_AFTER_SLASH}"[1:]
+            break
+        else:
+            return sorted(found)
+
+
+def _exists(store: ObjectStore, key: str) -> bool:
+    return any(info.key == key for info in islice(store.list(key), 1))
+
+
+def _row(name: str, parts: list[BufferStats], found: Total) -> tuple[str, ...]:
+    kind = f"topic of {len(parts)}" if len(parts) > 1 else "buffer"
+    lag = max((group.lag_batches for group in found.groups), default=None)
+    sizes = count(found.entries), size(found.stored_bytes)
+    return name, kind, count(found.batches), *sizes, count(lag), age(found.age_seconds), str(len(found.groups))
+
+
+def _write(url: str, parts: list[BufferStats]) -> None:
+    found = total(parts)
+    kind = f"topic of {len(parts)} partitions" if len(parts) > 1 else f"buffer, manifest version {parts[0].version}"
+    write_line(f"{url}: {kind}")
+    write_line(
+        f"  depth     {count(found.batches)} batches, {count(found.entries)} entries, {size(found.stored_bytes)}"
+    )
+    if found.entries_per_second is not None:
+        rate = f"{count(found.entries_per_second)} entries/s, {size(found.bytes_per_second)}/s stored, over a minute"
+        write_line(f"  rate      {rate}")
+    write_line(f"  oldest    {age(found.age_seconds)}")
+    if len(parts) == 1 and parts[0].batches:
+        write_line(f"  sequences {parts[0].first_sequence} to {parts[0].next_sequence - 1}")
+    if found.dropped:
+        write_line(f"  DROPPED   {count(found.dropped)} batches by retention, before every reader had read them")
+    for part in parts:
+        for hold in part.holds:
+            write_line(f"  hold      {hold.purpose or hold.hold_id} from {hold.first_sequence} in {part.url}")
+    if found.groups:
+        rows = [
+            (
+                group.name or "(unnamed)",
+                count(group.acked),
+                count(group.lag_batches),
+                count(group.lag_entries),
+                size(group.lag_bytes),
+                age(group.lag_seconds),
+                {True: "yes", False: "no", None: "-"}[group.alive],
+            )
+            for group in found.groups
+        ]
+        write_line("")
+        write_table(("group", "acked", "behind", "entries", "bytes", "oldest", "consumer"), rows)

@@ -1,0 +1,134 @@
+"""What a command works on: a buffer or topic by its URL, and how to reach it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from forebay.buffer.errors import InvalidInput
+from forebay.buffer.eventlog import AuditTrail, open_event_log
+from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.topic import IsTopic
+from forebay.buffer.store import open_store
+from forebay.buffer.topic import buffers_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forebay.buffer.clock import Clock
+    from forebay.buffer.eventlog import EventLog
+    from forebay.buffer.store import ObjectStore
+    from forebay.cli import Session
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL that was given to a command."""
+
+    url: str
+    storage_options: dict[str, Any] = field(repr=False)
+    manifest_path: str
+    data_prefix: str
+    clock: Clock | None
+
+    def open(self) -> ObjectStore:
+        """Return its store."""
+        return open_store(self.url, self.storage_options)
+
+    def open_existing(self) -> ObjectStore:
+        """Return its store if there is a buffer or topic: a command that reads must not create one by a wrong URL."""
+        store = self.open()
+        with contextlib.suppress(IsTopic):
+            Queue(store, self.manifest_path).read_existing()
+        return store
+
+    def buffers(self) -> list[ObjectStore]:
+        """Return the buffer that is there, or every partition of the topic.
+
+        Raises:
+            NotFound: there is neither.
+        """
+        return buffers_at(self.open_existing(), manifest_path=self.manifest_path)
+
+    def one_buffer(self) -> ObjectStore:
+        """Return the buffer that is there; of a topic, one of its partitions has to be named."""
+        buffers = self.buffers()
+        if len(buffers) > 1 or buffers[0].url != self.open().url:
+            raise InvalidInput(
+                f"{self.url} is a topic of {len(buffers)} partitions: name one of them, such as {buffers[0].url}"
+            )
+        return buffers[0]
+
+    def open_audit_trail(self, log: str | None) -> AuditTrail | None:
+        """Return the audit trail in an event log, if one was named; one in object storage is reached as the buffer."""
+        return None if log is None else AuditTrail(open_log(log, self.storage_options))
+
+
+def open_log(url: str | None, storage_options: dict[str, Any]) -> EventLog:
+    """Return an event log; how to reach a store means nothing to one in a file."""
+    scheme = (url or "").partition("://")[0] if "://" in (url or "") else ""
+    return open_event_log(url, storage_options=None if scheme in {"", "sqlite", "file", "memory"} else storage_options)
+
+
+def takes_url(command: Callable[..., T]) -> Callable[..., T]:
+    """Give a command a URL and how to reach it, as its first argument, a `Target`."""
+
+    @click.argument("url")
+    @storage_option
+    @click.option(
+        "--manifest-path", default="manifest", show_default=True, metavar="KEY", help="The manifest's key below URL."
+    )
+    @click.option(
+        "--data-prefix", default="data", show_default=True, metavar="KEY", help="The batches' folder below URL."
+    )
+    @click.pass_obj
+    @functools.wraps(command)
+    def with_target(
+        session: Session, url: str, option: dict[str, Any], manifest_path: str, data_prefix: str, **rest: Any
+    ) -> T:
+        target = Target(url, {**session.storage_options, **option}, manifest_path, data_prefix, session.clock)
+        return command(target, **rest)
+
+    return with_target
+
+
+def _parse_options(_ctx: click.Context, _param: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    options = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            # What follows may be a secret, so it is not repeated.
+            raise click.BadParameter("KEY=VALUE is needed, such as --option region=eu-central-1")
+        options[key] = value
+    return options
+
+
+storage_option = click.option(
+    "--option",
+    multiple=True,
+    callback=_parse_options,
+    envvar="FOREBAY_OPTIONS",
+    metavar="KEY=VALUE",
+    help="A storage option, such as endpoint_url=http://localhost:8333; may be repeated. FOREBAY_OPTIONS holds "
+    "several, with spaces between them.",
+)
+
+events_option = click.option(
+    "--events",
+    metavar="LOG",
+    envvar="FOREBAY_EVENT_LOG",
+    help="An event log to write down in what was done, such as sqlite:///var/events.db.",
+)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, one object per line.")
+
+
+def parse_place(text: str | None) -> str | int | None:
+    """A place in a buffer as the command line gives it: a sequence if it is a number, else a word or a time."""
+    return int(text) if text is not None and text.lstrip("-").isdigit() else text

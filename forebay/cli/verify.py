@@ -1,0 +1,45 @@
+"""`forebay verify`: integrity as a command."""
+
+from __future__ import annotations
+
+import click
+
+from forebay.buffer.errors import ForebayError
+from forebay.buffer.findings import Severity
+from forebay.buffer.verify import verify as verify_buffer
+from forebay.cli.output import write_error, write_json, write_line
+from forebay.cli.target import Target, json_option, takes_url
+
+
+@click.command(
+    epilog="""\
+\b
+examples:
+  forebay verify s3://lake/clicks
+  forebay verify s3://lake/clicks --shallow --json
+
+Exit status: 0 all is well, 1 only orphans were found, 2 damage was found or wrong usage, 3 it, or a partition of it,
+could not be read."""
+)
+@takes_url
+@json_option
+@click.option("--shallow", is_flag=True, help="Look for batches in a listing instead of reading them.")
+def verify(target: Target, as_json: bool, shallow: bool) -> int:
+    """Check that everything a buffer or topic lists is there and intact. Changes nothing."""
+    try:
+        report = verify_buffer(
+            target.open(), deep=not shallow, manifest_path=target.manifest_path, data_prefix=target.data_prefix
+        )
+    except ForebayError as error:
+        write_error(error)
+        return int(Severity.UNREADABLE)
+    for part in report.partitions or (report,):
+        if as_json:
+            write_json(part.as_json())
+        elif part.error is None:
+            write_line(str(part))
+            for found in part.findings:
+                write_line(f"  {found.kind}: {found.key}: {found.what}")
+        if part.error is not None:
+            write_error(part.error)
+    return int(report.severity)

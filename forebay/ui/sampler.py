@@ -1,0 +1,207 @@
+"""One thread that looks at the buffer for all viewers, and what it has seen lately."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from forebay.buffer.errors import Corrupt, Denied, ForebayError, NotFound, Unavailable
+from forebay.buffer.stats import total
+from forebay.ui.rates import Meter, Rates
+
+if TYPE_CHECKING:
+    from forebay.buffer.clock import Clock
+    from forebay.buffer.stats import Total
+    from forebay.ui.letters import Letters
+    from forebay.ui.trail import Trail
+    from forebay.ui.watched import Listed, Part, Watched
+
+_log = logging.getLogger("forebay.ui")
+
+KEPT_POINTS: Final = 900
+"""Half an hour, at a look every two seconds."""
+KEPT_READERS: Final = 8
+"""Readers that a point tells of, those furthest behind: as many as the page has colours for."""
+NEWEST_BATCHES: Final = 12
+_PATIENCE_SECONDS: Final = 15.0
+"""A look that takes longer than that is shown as one that does not come back."""
+
+_HINTS: Final[dict[type[ForebayError], str]] = {
+    NotFound: "Once something is written to this URL, the page fills by itself.",
+    Denied: "Start the page again with credentials that may read this URL.",
+    Unavailable: "The page keeps trying, and goes on by itself when the store is back.",
+    Corrupt: "Find out what happened before anything is written again: forebay verify tells more.",
+}
+
+
+class Sampler:
+    """Looks every `interval` seconds, keeps a bounded history, and answers viewers from it alone."""
+
+    def __init__(
+        self, watched: Watched, *, trail: Trail | None, letters: Letters | None, interval: float, clock: Clock
+    ) -> None:
+        self._watched = watched
+        self._trail = trail
+        self._letters = letters
+        self._interval = interval
+        self._clock = clock
+        self._started_ms = clock.now_ms()
+        self._meter = Meter()
+        self._changed = Condition()
+        self._closed = False
+        self._thread = Thread(target=self._run, name="forebay-ui-sampler", daemon=True)
+        # What follows is replaced as a whole under the lock, never changed in place.
+        self._points: deque[dict[str, Any]] = deque(maxlen=KEPT_POINTS)
+        self._numbered = 0
+        self._seen: dict[str, Any] | None = None
+        self._error: dict[str, Any] | None = None
+        self._looking_since: float | None = None
+
+    def start(self) -> None:
+        """Begin to look, at once and then every interval."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more. A look that is under way, at a store that does not answer, is left to end by itself."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(_PATIENCE_SECONDS)
+
+    def sample(self) -> None:
+        """Look once."""
+        self._looking_since = self._clock.monotonic()
+        try:
+            seen, point = self._look()
+        except Exception as error:  # noqa: BLE001 - whatever it is, a page that stands still without a word is worse
+            if not isinstance(error, ForebayError):
+                _log.exception("%s: looking failed", self._watched.url)
+            with self._changed:
+                since = self._error["since_ms"] if self._error else self._clock.now_ms()
+                self._error = {**_explain(error), "since_ms": since}
+        else:
+            with self._changed:
+                self._numbered += 1
+                self._points.append({"number": self._numbered, **point})
+                self._seen, self._error = seen, None
+        finally:
+            self._looking_since = None
+
+    def state(self, after: int = 0) -> dict[str, Any]:
+        """What a viewer is shown, with the points of the history that follow number `after`."""
+        with self._changed:
+            seen, error, points = self._seen, self._error or self._complain(), list(self._points)
+        if error is None:
+            condition = "starting" if seen is None else "live"
+        elif seen is not None:
+            condition = "stale"
+        else:
+            condition = "missing" if error["kind"] == "NotFound" else "broken"
+        return {
+            "url": self._watched.url,
+            "condition": condition,
+            "now_ms": self._clock.now_ms(),
+            "started_ms": self._started_ms,
+            "interval": self._interval,
+            "error": error,
+            "seen": seen,
+            "points": [point for point in points if point["number"] > after],
+        }
+
+    def _complain(self) -> dict[str, Any] | None:
+        since = self._looking_since
+        waited = 0.0 if since is None else self._clock.monotonic() - since
+        if waited < _PATIENCE_SECONDS:
+            return None
+        return {
+            "kind": "Unavailable",
+            "message": f"{self._watched.url}: the store has not answered for {waited:.0f} seconds",
+            "hint": _HINTS[Unavailable],
+            "since_ms": self._clock.now_ms() - int(1000 * waited),
+        }
+
+    def _run(self) -> None:
+        while True:
+            self.sample()
+            deadline = self._clock.monotonic() + self._interval
+            with self._changed:
+                while not self._closed and self._clock.wait_until(self._changed, deadline):
+                    pass
+                if self._closed:
+                    return
+
+    def _look(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        parts = self._watched.look()
+        known = [part.stats for part in parts if part.stats is not None]
+        rates = self._meter.measure(known, self._clock.monotonic())
+        summed = total(known)
+        now_ms = self._clock.now_ms()
+        seen = {
+            "sampled_ms": now_ms,
+            "is_topic": self._watched.is_topic,
+            "total": summed.as_json(),
+            "out": {name: flow.as_json() for name, flow in rates.done.items()},
+            "in": rates.taken_in.as_json(),
+            "writes_per_second": rates.writes,
+            "parts": [_show_part(part) for part in parts],
+            "newest": [_show_batch(found) for found in self._watched.newest(NEWEST_BATCHES)],
+            "trail": _look_beside(self._trail),
+            "dead_letters": _look_beside(self._letters),
+        }
+        return seen, _point(now_ms, summed, rates)
+
+
+def _explain(error: Exception) -> dict[str, Any]:
+    hint = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
+    return {"kind": type(error).__name__, "message": str(error), "hint": hint}
+
+
+def _look_beside(beside: Trail | Letters | None) -> dict[str, Any] | None:
+    """What is shown beside the buffer, or why it is not: the buffer itself is shown all the same."""
+    if beside is None:
+        return None
+    try:
+        return beside.look()
+    except ForebayError as error:
+        return {"url": beside.url, "error": _explain(error)}
+
+
+def _point(now_ms: int, summed: Total, rates: Rates) -> dict[str, Any]:
+    furthest = sorted(summed.groups, key=lambda group: (-group.lag_batches, group.name))[:KEPT_READERS]
+    return {
+        "time_ms": now_ms,
+        "depth": [summed.batches, summed.entries],
+        "in": rates.taken_in.as_json(),
+        "writes": rates.writes,
+        "readers": {
+            group.name: {
+                "lag": [group.lag_batches, group.lag_entries],
+                "seconds": group.lag_seconds,
+                "out": rates.done[group.name].as_json(),
+            }
+            for group in furthest
+        },
+    }
+
+
+def _show_part(part: Part) -> dict[str, Any]:
+    shown = None if part.stats is None else part.stats.as_json()
+    return {"url": part.url, "stats": shown, "error": None if part.error is None else _explain(part.error)}
+
+
+def _show_batch(found: Listed) -> dict[str, Any]:
+    batch, facts = found.batch, found.batch.facts
+    return {
+        "partition": found.partition,
+        "sequence": batch.sequence,
+        "location": batch.location,
+        "time_ms": batch.last_time_ms,
+        "records": None if facts is None else facts.records,
+        "stored_bytes": None if facts is None else facts.object_bytes,
+        "raw_bytes": None if facts is None else facts.raw_bytes,
+        "base_record": batch.base_record,
+        "calls": len(batch.metadata),
+    }

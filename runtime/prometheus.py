@@ -1,0 +1,88 @@
+"""Metrics of this process for Prometheus to scrape. Needs the extra `metrics`.
+
+A program that has an OpenTelemetry SDK of its own needs none of this: its exporter gets forebay's metrics as it is.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from forebay.buffer.checks import check_whole
+from forebay.buffer.closing import Closing
+from forebay.buffer.errors import InvalidInput, Unsupported
+
+if TYPE_CHECKING:
+    from threading import Thread
+    from wsgiref.simple_server import WSGIServer
+
+_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Bounds of histograms. OpenTelemetry's own are made for milliseconds: all that we time would be in the first."""
+
+
+class MetricsServer(Closing):
+    """An HTTP server of this process's metrics, in a thread of its own; `close()` ends it."""
+
+    url: str
+    """Where to scrape, such as `http://127.0.0.1:9464/metrics`."""
+
+    def __init__(self, url: str, server: WSGIServer, thread: Thread) -> None:
+        self.url = url
+        self._server = server
+        self._thread = thread
+
+    def close(self) -> None:
+        """Listen no more. Closing again does nothing."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __repr__(self) -> str:
+        return f"<MetricsServer at {self.url}>"
+
+
+def serve_metrics(port: int, host: str = "127.0.0.1") -> MetricsServer:
+    """Serve this process's metrics to Prometheus until the server that is returned is closed.
+
+    Args:
+        port: where to listen; 0 takes a free one.
+        host: on which address. Whoever reaches it can read the URLs of buffers and the names of groups.
+
+    Raises:
+        InvalidInput: nothing can listen there, or this process exports its metrics elsewhere already.
+        Unsupported: the extra `metrics` is not installed.
+    """
+    check_whole(port, "port", most=65_535)
+    try:
+        from opentelemetry.exporter import prometheus as _exporter  # noqa: F401, PLC0415 - an extra
+        from prometheus_client import start_http_server  # noqa: PLC0415
+    except ImportError as error:
+        raise Unsupported('serving metrics needs the extra `metrics`: pip install "forebay[metrics]"') from error
+    try:
+        server, thread = start_http_server(port, host)
+    except OSError as error:
+        raise InvalidInput(f"metrics cannot be served on {host}:{port}: {error.strerror}; choose another") from error
+    serving = MetricsServer(f"http://{host}:{server.server_port}/metrics", server, thread)
+    try:
+        _install_exporter()
+    except BaseException:
+        serving.close()
+        raise
+    return serving
+
+
+@cache
+def _install_exporter() -> None:
+    """Let OpenTelemetry hand the metrics to Prometheus; once for the life of the process, as OpenTelemetry has it."""
+    from opentelemetry import metrics  # noqa: PLC0415
+    from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415
+    from opentelemetry.sdk.metrics import Histogram, MeterProvider  # noqa: PLC0415
+    from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View  # noqa: PLC0415
+
+    if isinstance(metrics.get_meter_provider(), MeterProvider):
+        raise InvalidInput(
+            "this process has an OpenTelemetry SDK that exports its metrics already, forebay's with them: add a "
+            "Prometheus reader there instead"
+        )
+    in_seconds = View(instrument_type=Histogram, aggregation=ExplicitBucketHistogramAggregation(_SECONDS))
+    metrics.set_meter_provider(MeterProvider([PrometheusMetricReader()], views=[in_seconds]))

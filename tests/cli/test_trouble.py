@@ -1,0 +1,203 @@
+"""Commands that cannot do what was asked: one line that says what to do, and a status that scripts can tell."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import forebay
+from forebay.buffer.errors import Denied
+from forebay.buffer.store.base import Applied
+from forebay.buffer.store.memory import MemoryStore
+from forebay.cli import _COMMANDS, main
+
+COMMAND = Path(sys.executable).with_name("forebay")
+
+READING = [
+    ["consume", "URL"],
+    ["tail", "URL"],
+    ["stat", "URL"],
+    ["groups", "list", "URL"],
+    ["groups", "create", "URL", "etl"],
+    ["groups", "reset", "URL", "etl", "--to", "latest"],
+    ["groups", "delete", "URL", "etl"],
+    ["manifest", "dump", "URL"],
+    ["batch", "cat", "URL", "0"],
+    ["verify", "URL"],
+    ["migrate", "URL", "--others-stopped"],
+    ["ls", "URL"],
+]
+WRITING = [["produce", "URL", "/dev/null"], ["bench", "URL", "--mib", "8"]]
+
+
+def one_error(arguments: list[str], url: str, capsys: pytest.CaptureFixture[str]) -> str:
+    status = main([url if part == "URL" else part for part in arguments])
+    out, err = capsys.readouterr()
+    assert status in (2, 3), (out, err)
+    errors = [line for line in err.splitlines() if line.startswith(("error: ", "Error: "))]
+    assert len(errors) == 1, err
+    assert "Traceback" not in err
+    return errors[0]
+
+
+@pytest.mark.parametrize("arguments", [*READING, *WRITING, ["gc", "URL"], ["doctor", "URL"]], ids=" ".join)
+def test_wrong_url_is_told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    if arguments[0] == "doctor":
+        assert main(["doctor", "clicks"]) == 1
+        assert "FAILED  store" in capsys.readouterr().out
+        return
+    assert "clicks" in one_error(arguments, "clicks", capsys)
+
+
+@pytest.mark.parametrize("arguments", READING, ids=" ".join)
+def test_missing_buffer_is_told_and_not_created(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"file://{tmp_path}/not-there"
+    told = one_error(arguments, url, capsys)
+    assert "not-there" in told
+    assert "check the URL" in told
+    assert not (tmp_path / "not-there").exists()
+
+
+@pytest.mark.parametrize("arguments", [*READING, *WRITING, ["gc", "URL"]], ids=" ".join)
+def test_denied_bucket_is_told_with_what_to_check(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deny(store: MemoryStore, *_arguments: object, **_settings: object) -> None:
+        raise Denied(f"{store.url}: access was denied")
+
+    for method in ("get", "get_if_changed", "put", "create", "replace", "list", "delete"):
+        monkeypatch.setattr(MemoryStore, method, deny)
+    assert "check the credentials" in one_error(arguments, "memory://denied", capsys)
+
+
+@pytest.mark.parametrize("arguments", READING, ids=" ".join)
+def test_empty_buffer_is_no_trouble(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"file://{tmp_path}/empty"
+    forebay.Consumer(url).close()
+    status = main([url if part == "URL" else part for part in arguments])
+    err = capsys.readouterr().err
+    if arguments[:2] in (["groups", "reset"], ["groups", "delete"]):
+        assert "no group 'etl'" in err
+    elif arguments[0] == "batch":
+        assert "lists no batch 0" in err
+    else:
+        assert (status, err) == (0, "")
+
+
+def test_topic_where_one_buffer_is_meant_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"file://{tmp_path}/topic"
+    forebay.buffer.create_topic(url, 2)
+    assert "p-00000" in one_error(["batch", "cat", "URL", "0"], url, capsys)
+
+
+def test_doctor_warns_of_a_store_that_does_not_enforce_conditions(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryStore, "replace", lambda store, key, data, _version: Applied(store.put(key, data)))
+    assert main(["doctor", "memory://lenient"]) == 1
+    out = capsys.readouterr().out
+    assert "FAILED  conditional writes" in out
+    assert "do not use this store" in out
+
+
+def test_doctor_tells_what_is_denied(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def deny(*_arguments: object) -> None:
+        raise Denied("access was denied")
+
+    monkeypatch.setattr(MemoryStore, "create", deny)
+    assert main(["doctor", "memory://denied-doctor"]) == 1
+    assert "FAILED  store: Denied: access was denied" in capsys.readouterr().out
+
+
+def test_unexpected_error_is_one_line_and_a_trace_with_debug(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object, **_settings: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("forebay.cli.stat.describe_all", fail)
+    assert "please report it" in one_error(["stat", "URL"], "memory://bug", capsys)
+    with pytest.raises(ZeroDivisionError):
+        main(["--debug", "stat", "memory://bug"])
+
+
+def test_help_loads_nothing_heavy_and_starts_nearly_as_fast_as_python() -> None:
+    """The promise is 0.3 s; bare Python takes about 0.02 s, so a ratio holds on a machine of any speed."""
+    program = (
+        "import sys, time\n"
+        "began = time.perf_counter()\n"
+        "from forebay.cli import main\n"
+        "main(['--help'])\n"
+        "heavy = {'pyarrow', 'pyspark', 'msgspec', 'zstandard', 's3fs', 'rich'} & set(sys.modules)\n"
+        "print(sorted(heavy), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    assert all(name in done.stdout for name in _COMMANDS)
+
+    def fastest(command: list[str | Path]) -> float:
+        from time import perf_counter
+
+        taken = []
+        for _ in range(7):
+            began = perf_counter()
+            subprocess.run(command, capture_output=True, check=True)
+            taken.append(perf_counter() - began)
+        return min(taken)
+
+    assert fastest([COMMAND, "--help"]) < 15 * fastest([sys.executable, "-c", "pass"])
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_every_command_explains_itself_with_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert f"Usage: forebay {name}" in out
+    assert name == "objects" or "examples:" in out
+
+
+def test_no_command_and_an_unknown_one_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "Commands:" in capsys.readouterr().err
+    assert main(["sweep"]) == 2
+    assert "No such command 'sweep'" in capsys.readouterr().err
+
+
+def test_reader_of_the_output_may_go(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/clicks"
+    with forebay.Producer(url) as producer:
+        for _ in range(20):
+            producer.produce([b"x" * 100_000] * 5).result(timeout=30)
+    done = subprocess.run(
+        f"{COMMAND} consume {url} --group etl | head -c 10", shell=True, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "x" * 10
+    assert done.stderr == ""
+    assert forebay.buffer.Groups(url).describe("etl").waiting > 0, "what was not printed is not acknowledged"
+
+
+def test_ctrl_c_stores_what_was_read(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/clicks"
+    process = subprocess.Popen(
+        [COMMAND, "produce", url],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A shell that runs the tests in the background has them ignore Ctrl-C, and what they start as well.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  (it takes no lock)
+    )
+    assert process.stdin is not None
+    process.stdin.write(b"one\ntwo\nhalf")
+    process.stdin.flush()
+    consumer = forebay.Consumer(url, group="check")
+    found = next(iter(consumer.batches(wait=60.0)))
+    assert list(found.entries) == [b"one", b"two"]
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"2 entries (6 B) are durable" in err

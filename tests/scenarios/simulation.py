@@ -1,0 +1,142 @@
+"""A buffer with all who use it, simulated from one seed: producers, consumers, groups, sealing, holds and collection.
+
+    python tests/scenarios/simulation.py SEED
+
+replays a seed, the same each time, and prints what happened, request by request. `simulation_world.py` explains how.
+
+The processes here are the real ones, without the threads that they have in production: a producer's uploader and
+queue, consumers, collectors, holds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from machine_processes import GRACE, TTL
+from simulation_readers import Consuming
+from simulation_world import EXPECTED, Process, Simulation
+from simulation_writers import Input, Lasting, Loading, Producing
+
+from forebay.buffer.errors import Closed, Fenced, InvalidInput
+from forebay.buffer.groups import Groups
+from forebay.buffer.holds import HeldRange, hold
+from forebay.gc import Collector
+
+
+class Collecting(Process):
+    """Trims and sweeps, again and again."""
+
+    def begin(self) -> None:
+        self.collector = Collector(self.line, grace=GRACE, clock=self.line.clock, random=self.random)
+
+    def work(self) -> None:
+        try:
+            report = self.collector.collect_once()
+        except EXPECTED:
+            return
+        self.simulation.seen["trims"] += report.trimmed > 0
+        self.simulation.seen["sweeps"] += report.deleted > 0
+        self.simulation.seen["expired holds"] += len(report.expired_holds)
+
+
+class Keeping(Process):
+    """Resets and deletes groups, whoever reads them."""
+
+    def work(self) -> None:
+        groups = Groups(self.line, clock=self.line.clock, random=self.random)
+        name = self.random.choice(("etl", "audit"))
+        answer = self.simulation.journal.call("end", self.who, reader=name)
+        try:
+            if self.random.random() < 0.3:
+                groups.delete(name, force=True)
+            else:
+                groups.reset(name, self.random.choice(("earliest", "latest")), force=True)
+            self.simulation.seen["resets"] += 1
+        except (*EXPECTED, InvalidInput):  # somebody else has changed it meanwhile
+            pass
+        answer("unknown")
+        for _ in range(20):
+            self.rest()
+
+
+class Holding(Process):
+    """Keeps what it is about to read, and reads it."""
+
+    held: HeldRange | None = None
+
+    def work(self) -> None:
+        try:
+            if self.held is None:
+                place = self.random.choice(("earliest", "latest"))
+                self.held = hold(self.line, from_=place, ttl=TTL, clock=self.line.clock, random=self.random)
+            elif self.random.random() < 0.3:
+                held, self.held = self.held, None
+                held.close()
+            else:
+                self.renew(self.held)
+        except (Fenced, Closed):
+            self.simulation.seen["holds lost"] += 1
+            self.end()
+        except EXPECTED:
+            pass
+
+    def renew(self, held: HeldRange) -> None:
+        held._lease.renew()
+        self.simulation.seen["renewals"] += 1
+        found = [batch.location for batch in held.descriptors()]
+        assert found == self.simulation.store.listed[held.first : held.last + 1]
+
+    def end(self) -> None:
+        if self.held is not None:
+            self.held._lease.stop()
+            self.held = None
+
+
+def whole_cast(simulation: Simulation) -> list[Process]:
+    """Those who always play, and some of the others."""
+    cast: list[Process] = [
+        Producing(simulation, "producer 1"),
+        Consuming(simulation, "consumer 1", None),
+        Consuming(simulation, "etl 1", "etl"),
+        Collecting(simulation, "collector 1"),
+    ]
+    lasting = Input()
+    others: list[Callable[[], Process]] = [
+        lambda: Producing(simulation, "producer 2"),
+        lambda: Lasting(simulation, "lasting 1", lasting),
+        lambda: Lasting(simulation, "lasting 2", lasting),
+        lambda: Loading(simulation, "job"),
+        lambda: Consuming(simulation, "consumer 2", None),
+        lambda: Consuming(simulation, "etl 2", "etl"),
+        lambda: Consuming(simulation, "audit", "audit"),
+        lambda: Collecting(simulation, "collector 2"),
+        lambda: Keeping(simulation, "keeper"),
+        lambda: Holding(simulation, "holder"),
+    ]
+    count = simulation.random.randint(2, 5)
+    return [*cast, *(make() for make in simulation.random.sample(others, count))]
+
+
+def play(seed: int) -> Simulation:
+    """Run a seed and return it, or raise `AssertionError` with the way to replay it."""
+    simulation = Simulation(seed, whole_cast)
+    simulation.run()
+    return simulation
+
+
+def main() -> int:
+    """Replay the seed that was given, and print what happened."""
+    simulation = Simulation(int(sys.argv[1]), whole_cast)
+    verdict = ""
+    try:
+        simulation.run()
+    except AssertionError as error:
+        verdict = str(error)
+    holds = f"seed {simulation.seed}: everything holds; {dict(sorted(simulation.seen.items()))}"
+    sys.stdout.write("\n".join([*simulation.trace, verdict or holds, ""]))
+    return bool(verdict)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""Those who write in the simulation: producers, a writer with a lasting name, and a job that lists all at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from machine_processes import GRACE, TTL
+from simulation_world import EXPECTED, Process, Simulation
+
+from forebay.buffer.coordinator import DeltaRejected, Stamped
+from forebay.buffer.errors import Unknown
+from forebay.buffer.filling import Filled, Filling, check_call
+from forebay.buffer.holds import HeldUploads, hold_uploads
+from forebay.buffer.manifest import BelowFloor, Queue
+from forebay.buffer.register import Limits
+from forebay.buffer.upload import BatchStorage, BatchUploader, Uploaded
+
+Answer = Callable[..., None]
+Stored = Stamped[Uploaded | None] | Exception
+LIMITS = Limits(max_attempts=6)
+
+
+class Writing(Process):
+    """What producers have in common: batches of numbered values."""
+
+    def __init__(self, simulation: Simulation, name: str) -> None:
+        super().__init__(simulation, name)
+        self.made = 0
+
+    def next_value(self) -> str:
+        self.made += 1
+        return f"{self.who}-{self.made}"
+
+    def fill(self, *calls: tuple[str, int | None]) -> Filled:
+        """A batch of values, each the entry of one call with its number."""
+        filling = Filling(1 << 20)
+        for value, number in calls:
+            call = check_call(value.encode(), b"", self.line.clock.now_ms())
+            call.number = number
+            filling.apply(call)
+        return filling.freeze()[0]
+
+    def open_queue(self, writer_id: str | None = None) -> Queue:
+        return Queue(
+            self.line, role="producer", writer_id=writer_id, limits=LIMITS, clock=self.line.clock, random=self.random
+        )
+
+    def open_uploader(self, queue: Queue) -> BatchUploader:
+        return BatchUploader(
+            self.line,
+            queue,
+            data_prefix="data",
+            compression="none",
+            compression_level=3,
+            grace=GRACE,
+            numbered=queue.writer_id.startswith("="),
+            clock=self.line.clock,
+            random=self.random,
+        )
+
+    def upload(self, uploader: BatchUploader, batches: list[Filled]) -> list[Stored]:
+        """What became of each batch; a rest between any two, as uploads take their time."""
+        stored: list[Stored] = []
+        for number, filled in enumerate(batches):
+            epochs = range(number, number + 1)
+            try:
+                stored.append(Stamped(epochs, uploader.flush_delta(filled, epochs)))
+            except DeltaRejected as rejected:
+                stored.append(rejected.reason)
+        return stored
+
+    def list_stored(self, uploader: BatchUploader, stored: list[Stored]) -> list[Exception | None]:
+        """What went wrong with each, listed together as far as they were stored."""
+        whole = [batch for batch in stored if isinstance(batch, Stamped)]
+        failures = uploader.flush_storage(whole) if whole else {}
+        errors = [failures.get(batch.epochs) if isinstance(batch, Stamped) else batch for batch in stored]
+        foul = [error for error in errors if error is not None and not isinstance(error, EXPECTED)]
+        assert not foul, foul
+        return errors
+
+
+class Producing(Writing):
+    """Stores a few batches and lists them with one append."""
+
+    def begin(self) -> None:
+        self.uploader = self.open_uploader(self.open_queue())
+
+    def work(self) -> None:
+        calls = [
+            [self.next_value() for _ in range(self.random.choice((1, 1, 2)))]
+            for _ in range(self.random.choice((1, 1, 2)))
+        ]
+        answers = [[self.simulation.journal.call("append", self.who, value=v) for v in values] for values in calls]
+        stored = self.upload(self.uploader, [self.fill(*((value, None) for value in values)) for values in calls])
+        errors = self.list_stored(self.uploader, stored)
+        for batch, error, of_batch in zip(stored, errors, answers, strict=True):
+            in_doubt = isinstance(error, Unknown) and isinstance(batch, Stamped)  # what was not stored is not listed
+            outcome = "ok" if error is None else "unknown" if in_doubt else "failed"
+            self.simulation.seen[f"appends {outcome}"] += 1
+            for answer in of_batch:
+                answer(outcome)
+
+
+class Input:
+    """What writers of one name have to write, in order; it stays, wherever their processes are."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self.pending: dict[int, tuple[str, Answer]] = {}
+        """By number, what is not known to be durable."""
+
+
+class Lasting(Writing):
+    """A writer with a name and numbered calls: whoever comes after it repeats what it does not know to be durable.
+
+    Another of the same name may be at work, though nobody wants it to: a process that was taken for dead.
+    """
+
+    def __init__(self, simulation: Simulation, name: str, input_: Input) -> None:
+        super().__init__(simulation, name)
+        self.input = input_
+
+    def begin(self) -> None:
+        self.uploader: BatchUploader | None = None
+
+    def work(self) -> None:
+        if self.uploader is None:
+            self.open()
+            return
+        for _ in range(self.random.choice((1, 1, 2))):
+            self.input.read += 1
+            value = f"lasting-{self.input.read}"
+            self.input.pending[self.input.read] = (
+                value,
+                self.simulation.journal.call("append", "lasting", value=value),
+            )
+        last = self.input.read
+        batches = [self.fill((value, number)) for number, (value, _) in self.input.pending.items()]
+        if any(self.list_stored(self.uploader, self.upload(self.uploader, batches))):
+            self.uploader = None  # it may be there or not: a new one finds out
+        else:
+            self.answer_through(last)
+
+    def open(self) -> None:
+        queue = self.open_queue("lasting")
+        try:
+            self.answer_through(queue.resume())
+        except EXPECTED:
+            return
+        self.uploader = self.open_uploader(queue)
+
+    def answer_through(self, last: int) -> None:
+        for number in [number for number in self.input.pending if number <= last]:
+            self.input.pending.pop(number)[1]("ok")
+            self.simulation.seen["appends of a lasting writer"] += 1
+
+
+class Loading(Writing):
+    """A job whose tasks store batches under a pinned floor, which it lists all at once (rfcs/0008)."""
+
+    held: HeldUploads | None = None
+
+    def work(self) -> None:
+        journal = self.simulation.journal
+        try:
+            self.held = hold_uploads(self.line, ttl=TTL, clock=self.line.clock, random=self.random)
+        except EXPECTED:
+            return
+        storage = BatchStorage(self.line, compression="none", clock=self.line.clock, random=self.random)
+        uploaded, answers = [], []
+        for _ in range(self.random.choice((1, 2, 3))):
+            value = self.next_value()
+            answer = journal.call("append", self.who, value=value)
+            try:
+                uploaded.append(storage.put(self.fill((value, None)), above=self.held.floor))
+                answers.append(answer)
+            except EXPECTED:
+                answer("failed")
+        if uploaded:
+            self.list_all(self.held, uploaded, answers)
+
+    def list_all(self, held: HeldUploads, uploaded: list[Uploaded], answers: list[Answer]) -> None:
+        try:
+            self.open_queue().append([stored.batch for stored in uploaded], let_go=held.hold_id)
+            outcome = "ok"
+        except BelowFloor:
+            outcome = "failed"
+            head = self.simulation.store.head
+            assert head is not None
+            assert held.hold_id not in head.holds, "the floor went past a hold"
+        except Unknown:
+            outcome = "unknown"
+        except EXPECTED:
+            outcome = "failed"
+        self.simulation.seen[f"loads {outcome}"] += 1
+        for answer in answers:
+            answer(outcome)
+        self.end()
+
+    def end(self) -> None:
+        if self.held is not None:
+            self.held._lease.stop()
+            self.held = None

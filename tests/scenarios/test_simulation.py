@@ -1,0 +1,98 @@
+"""The simulation: every seed holds, the same seed gives the same run, and a guard that is missing is noticed.
+
+A seed that fails is printed with the command that replays it. Keep it as a test of its own with what it found.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+import simulation
+from test_buffer_machine import (
+    append_again_without_looking_for_the_own_number,
+    append_below_the_floor,
+    claim_without_raising_the_epoch,
+    ignore_the_claim_id_of_a_group,
+    ignore_the_epoch_and_claim_id_of_the_owner,
+    ignore_the_generation_of_a_group,
+    raise_the_floor_past_what_is_reachable,
+    seal_below_the_floor,
+    trim_without_asking_for_new_groups,
+)
+
+SEEDS = 250
+EVENTS = (
+    *("appends ok", "appends unknown", "appends failed", "appends of a lasting writer", "loads ok", "acks", "crashes"),
+    *("claims of a group", "claims of the unnamed", "Fenced", "resets", "renewals", "expired holds", "holds lost"),
+    *("trims", "sweeps", "segments", "landings", "stalls past the grace period"),
+)
+"""What a run must have met with to mean anything."""
+
+
+def play_many(seeds: range) -> Counter[str]:
+    seen: Counter[str] = Counter()
+    for seed in seeds:
+        seen += simulation.play(seed).seen
+    return seen
+
+
+@pytest.mark.timeout(600)
+def test_every_seed_holds() -> None:
+    seen = play_many(range(SEEDS))
+    rare = [what for what in EVENTS if seen[what] < 10]
+    assert not rare, f"too seldom for the run to mean anything: {rare} of {dict(seen)}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_thousands_of_new_seeds_hold() -> None:
+    first = Random().randrange(10**9)
+    play_many(range(first, first + 5000))
+
+
+def test_same_seed_gives_the_same_run() -> None:
+    first, second, other = (simulation.play(seed) for seed in (7, 7, 8))
+    assert first.trace == second.trace
+    assert first.lines == second.lines
+    assert first.trace != other.trace
+
+
+def test_seed_is_replayed_by_its_command_in_another_process() -> None:
+    command = [sys.executable, str(Path(simulation.__file__)), "7"]
+    replayed = subprocess.run(
+        command, env={**os.environ, "PYTHONHASHSEED": "99"}, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+    *trace, verdict = replayed.stdout.splitlines()
+    assert trace == simulation.play(7).trace
+    assert verdict.startswith("seed 7: everything holds")
+
+
+@pytest.mark.parametrize(
+    "remove_guard",
+    [
+        append_below_the_floor,
+        seal_below_the_floor,
+        append_again_without_looking_for_the_own_number,
+        ignore_the_claim_id_of_a_group,
+        ignore_the_epoch_and_claim_id_of_the_owner,
+        claim_without_raising_the_epoch,
+        ignore_the_generation_of_a_group,
+        raise_the_floor_past_what_is_reachable,
+        trim_without_asking_for_new_groups,
+    ],
+)
+@pytest.mark.timeout(600)
+def test_simulation_notices_when_a_guard_is_removed(
+    remove_guard: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove_guard(monkeypatch)
+    with pytest.raises(AssertionError, match=r"replay it: python tests/scenarios/simulation\.py \d+"):
+        play_many(range(SEEDS))

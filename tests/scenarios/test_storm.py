@@ -1,0 +1,97 @@
+"""Storms: producers, readers, a runtime and a collector as real processes, killed over and over (DESIGN, section 10).
+
+Native buffers lose nothing, double nothing and leave nothing dangling, whatever happens. Version 1 loses nothing while
+no process pauses for longer than the grace period, and may double what was in doubt and consumed (DESIGN, section 5).
+
+The long forms (`-m slow`) are the same storms with more than 600 kills among them; killed drivers, executors and tasks
+of Spark are in tests/runtime/spark. `FOREBAY_STORM_SEED` sets the seed.
+
+Mutation notes, each seen to fail here: `check_floor` … see the table of guards in docs/guarantees.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from storm import Storm, Weather, pause, rage, seed_of
+
+from forebay.testing.proxy import Fault, FaultProxy
+from forebay.testing.servers import SeaweedServer
+
+Say = Callable[[str], None]
+
+LONG = (pytest.mark.slow, pytest.mark.timeout(1200))
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """Shows a storm's account, whether or not output is captured."""
+
+    def show(account: str) -> None:
+        with capsys.disabled():
+            sys.stdout.write(f"\n{account}\n")
+
+    return show
+
+
+@pytest.fixture
+def own_weed() -> Iterator[SeaweedServer]:
+    """A server that may be killed without anybody else noticing."""
+    with SeaweedServer() as server:
+        server.create_bucket("storms")
+        yield server
+
+
+def bad_network(seed: int) -> Callable[[str], Fault]:
+    """Of a hundred requests, three are slow, and four end in some way that their client cannot tell from another."""
+    random, lock = Random(seed), threading.Lock()
+    faults = [fault for fault in Fault if fault is not Fault.NONE]
+
+    def choose(_line: str) -> Fault:
+        with lock:
+            fate, fault, delay = random.random(), random.choice(faults), random.random()
+        if fate < 0.03:
+            pause(delay)
+        return fault if 0.03 <= fate < 0.07 else Fault.NONE
+
+    return choose
+
+
+@pytest.mark.parametrize("kills", [25, pytest.param(300, marks=LONG)])
+def test_native_buffer_on_files_loses_doubles_and_dangles_nothing(tmp_path: Path, kills: int, say: Say) -> None:
+    weather = Weather(stops=0.12, full_disks=0.06, steps_clock=True)
+    say(rage(Storm(f"file://{tmp_path}/buffer", tmp_path, seed_of(11), weather=weather), kills))
+
+
+@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=LONG)])
+def test_native_buffer_on_a_server_that_is_killed_too_loses_doubles_and_dangles_nothing(
+    tmp_path: Path, own_weed: SeaweedServer, kills: int, say: Say
+) -> None:
+    """Through a network that cuts, delays and loses answers, and on both client libraries."""
+    seed = seed_of(12)
+    with FaultProxy(own_weed.endpoint_url, bad_network(seed)) as proxy:
+        through = {**own_weed.storage_options, "endpoint_url": proxy.endpoint_url, "read_timeout": 2.0}
+        storm = Storm(
+            "s3://storms/buffer",
+            tmp_path,
+            seed,
+            weather=Weather(stops=0.1, server_kills=0.06, steps_clock=True),
+            options=[{**through, "client": "s3fs"}, {**through, "client": "obstore"}],
+            direct=own_weed.storage_options,
+            pace=4.0,
+            restart_server=own_weed.restart,
+        )
+        say(rage(storm, kills))
+
+
+@pytest.mark.parametrize("kills", [10, pytest.param(120, marks=LONG)])
+def test_version_1_buffer_loses_and_dangles_nothing(tmp_path: Path, kills: int, say: Say) -> None:
+    storm = Storm(
+        f"file://{tmp_path}/buffer", tmp_path, seed_of(13), profile="opendata", weather=Weather(full_disks=0.1)
+    )
+    say(rage(storm, kills))

@@ -1,0 +1,47 @@
+"""Everyone who reads a buffer's batches, as functions of its store: what holds for one must hold for all."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from forebay.buffer.consumer import Consumer
+from forebay.buffer.errors import Corrupt
+from forebay.buffer.ranges import read_range
+from forebay.buffer.store import ObjectStore
+from forebay.buffer.verify import verify
+from forebay.runtime import Runtime, Source
+from forebay.runtime.spark.source import ForebaySource
+from forebay.testing.ledger import LedgerSink
+
+
+def consume(store: ObjectStore) -> object:
+    return Consumer(store).next_batch()
+
+
+def read_all(store: ObjectStore) -> object:
+    return list(read_range(store))
+
+
+def run_runtime(store: ObjectStore) -> object:
+    sink = LedgerSink()
+    Runtime([Source(store)], sink).run(until_caught_up=True, show_progress=False)
+    return sink.values()
+
+
+def run_spark(store: ObjectStore) -> object:
+    """What Spark's driver and its tasks call, in this process."""
+    source = ForebaySource({"path": store.url, "holdSeconds": "0"})
+    reader = source.reader(StructType([StructField("value", BinaryType())]))
+    return [list(reader.read(task)) for task in reader.partitions()]
+
+
+def verify_all(store: ObjectStore) -> object:
+    """A verification, which reports what others raise."""
+    report = verify(store)
+    if report.corrupt:
+        raise Corrupt(report.findings[0].what)
+    return report
+
+
+EVERY_READER = pytest.mark.parametrize("read", [consume, read_all, run_runtime, run_spark, verify_all])

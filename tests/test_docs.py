@@ -1,0 +1,128 @@
+"""Every document's programs and commands run as printed, and whatever it points to is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from forebay.testing.servers import MotoServer
+
+sys.path.append(str(Path(__file__).parent))  # what runs a page is a program of its own, too
+sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+import cost
+from run_page import ENDPOINT, FENCE, fences, is_program
+
+TOP = Path(__file__).parent.parent
+RUNNER = Path(__file__).with_name("run_page.py")
+DOCUMENTS = sorted([*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md"), *(TOP / "rfcs").glob("*.md")])
+PAGES = [path for path in DOCUMENTS if path.parent.name != "rfcs" and is_program(path.read_text())]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(TOP).as_posix()
+
+
+def run(page: Path, folder: Path, endpoint: str = "") -> str:
+    # Only what starts a JVM fast, for the page that needs one.
+    environment = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", **os.environ}
+    done = subprocess.run(
+        [sys.executable, str(RUNNER), str(page), endpoint],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_page_runs_as_printed(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    endpoint = ""
+    if ENDPOINT in page.read_text():
+        server: MotoServer = request.getfixturevalue("moto")
+        server.create_bucket("lake")
+        endpoint = server.endpoint_url
+    shown = run(page, tmp_path, endpoint)
+    if page.name == "README.md":
+        assert shown.splitlines()[:2] == ["""0 b'{"page": "/"}'""", """0 b'{"page": "/cart"}'"""]
+
+
+def test_page_that_does_not_do_what_it_says_is_noticed(tmp_path: Path) -> None:
+    """The runner itself: a wrong answer, a failing command and a wrong program all fail, at their line."""
+    for wrong in ("```console\n$ echo one\ntwo\n```\n", "```console\n$ false\n```\n", "```python\nassert False\n```\n"):
+        page = tmp_path / "page.md"
+        page.write_text(f"# Page\n\n{wrong}")
+        with pytest.raises(AssertionError, match="line 4"):
+            run(page, tmp_path)
+    page.write_text(
+        "# Page\n\n```toml title=a.toml\nb = 1\n```\n\n```console\n$ cat a.toml && echo end\nb = …\nend\n```\n"
+    )
+    run(page, tmp_path)
+
+
+def test_every_block_has_a_language_that_says_whether_it_runs() -> None:
+    for page in PAGES:
+        if page.is_relative_to(TOP / "docs"):
+            languages = {language for language, _, _ in fences(page.read_text())}
+            assert languages <= {"python", "console", "toml", "json", "text"}, name_of(page)
+
+
+@cache
+def anchors(path: Path) -> set[str]:
+    """The places within a page that a link can name, as GitHub makes them of headings."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", path.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=name_of)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)", FENCE.sub("", page.read_text()))
+    for target, anchor in links:
+        path = (page.parent / target).resolve() if target else page
+        assert path.exists(), f"{name_of(page)} points to {target}"
+        assert not anchor or anchor in anchors(path), f"{name_of(page)} points to {target}#{anchor}"
+
+
+def test_every_test_that_a_document_names_exists() -> None:
+    there = set()
+    for path in (TOP / "tests").rglob("*.py"):
+        there.update(re.findall(r"def (test_\w+)", path.read_text()))
+        there.add(path.stem)
+    for page in DOCUMENTS:
+        named = set(re.findall(r"\b(test_\w+)\b(?!\*)", FENCE.sub("", page.read_text())))
+        assert named <= there, f"{name_of(page)} names {sorted(named - there)}"
+
+
+def test_every_page_of_the_documents_is_in_their_index() -> None:
+    index = (TOP / "docs" / "README.md").read_text()
+    for page in (TOP / "docs").glob("*.md"):
+        assert page.name == "README.md" or f"]({page.name})" in index, f"docs/README.md does not name {page.name}"
+
+
+def test_cost_page_says_what_its_script_computes_from_what_was_measured() -> None:
+    page = cost.PAGE.read_text()
+    figures = json.loads(cost.RESULTS.read_text())["figures"]
+    assert page == cost.put_tables(page, cost.make_tables(figures)), "run `python benchmarks/cost.py`"
+    assert f"${cost.DOLLARS_PER_1000_WRITES} for 1,000 writes" in page
+    assert f"${cost.DOLLARS_PER_1000_READS} for 1,000 reads" in page
+
+
+def test_costs_are_counted_by_what_each_kind_of_request_costs() -> None:
+    cell = {
+        "interval": 0.1, "producers": 4, "batches": 10,
+        "writers": {"put": 10, "replace": 15, "get_if_changed": 5}, "reader": {"get": 10, "get_if_changed": 10},
+    }  # fmt: skip
+    idle = {"seconds": 10.0, "reader": {"get_if_changed": 10}, "collection": {"list": 3, "get": 2, "delete": 7}}
+    tables = cost.make_tables({"cells": [cell], "idle": idle})
+    # A GB is 954 batches of 1 MiB; each takes 1 PUT, 1.5 more, half a GET, 1 GET, and as many looks of the reader.
+    assert "| 0.1 s | 4 | 954 | 1,431 | 477 | 954 | 0 | 954 |" in tables
+    # 10^12 / 2^20 batches of 2.5 writes and 2.5 reads.
+    assert "$12.87 (4.77 M)" in tables
+    assert "polling every 2 s | $1.04 |" in tables
+    assert "every 5 minutes | $0.14 |" in tables
