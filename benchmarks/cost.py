@@ -184,7 +184,20 @@ def dollars(writes: float, reads: float) -> float:
 
 def make_tables(figures: Mapping[str, Any]) -> str:
     """The tables of the page, from what was measured."""
-    return "\n".join([*_by_kind(figures), "", *_by_size(figures), "", *_by_time(figures)])
+    parts = (_by_fleet(figures), _by_size(figures), _by_kind(figures), _by_time(figures))
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _by_fleet(figures: Mapping[str, Any]) -> Iterator[str]:
+    yield "Dollars for each month of producers that always have something to flush:"
+    yield ""
+    yield f"| flush | {' | '.join(f'{count} at work' for count in PRODUCERS)} |"
+    yield f"| --- |{' --- |' * len(PRODUCERS)}"
+    for interval in INTERVALS:
+        row = [cell for cell in figures["cells"] if cell["interval"] == interval]
+        flushes = [cell["producers"] * _MONTH / interval for cell in row]
+        costs = [dollars(*(n * each for n in _per_batch(cell))) for cell, each in zip(row, flushes, strict=True)]
+        yield f"| {interval:g} s | {' | '.join(f'${cost:,.0f}' for cost in costs)} |"
 
 
 def _by_kind(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -201,7 +214,7 @@ def _by_kind(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _by_size(figures: Mapping[str, Any]) -> Iterator[str]:
-    yield "Dollars for each TB before compression, and millions of requests, by the size of a batch:"
+    yield "Dollars for each TB, and millions of requests, by the size of a batch:"
     yield ""
     yield f"| flush | producers | {' | '.join(_size(size) for size in SIZES)} |"
     yield f"| --- | --- |{' --- |' * len(SIZES)}"

@@ -80,7 +80,7 @@ _TUPLES = "tuples"
 
 def run(bench: Bench) -> None:
     folder = Path(tempfile.mkdtemp(prefix="forebay-bench-"))
-    total = (64 << 20) if bench.quick else (256 << 20)
+    total = (64 << 20) if bench.quick else (512 << 20)
     try:
         with _session(2) as spark:
             sources = [_Source(spark, folder, length, total) for length in (1024, 100)]
@@ -254,7 +254,7 @@ def _take_turns(
     cpu: dict[str, list[float]] = {name: [] for name in cases}
     order = list(cases)
     random = Random(0)
-    for _ in range(2 if bench.quick else 5):
+    for _ in range(2 if bench.quick else 3):
         random.shuffle(order)
         for name in order:
             spent, began = _processor_seconds(), time.perf_counter()

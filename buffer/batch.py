@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import SEEK_END, BytesIO
 from itertools import chain
 from operator import countOf
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, overload
@@ -53,6 +54,7 @@ _USUAL_RATIO: Final = 8
 # What a frame of incompressible data takes at most beside a 128th of its content.
 _ZSTD_FRAME_BYTES: Final = 1024
 _PIECE_BYTES: Final = 1 << 20
+_SAMPLE_BYTES: Final = 64 << 10
 _ENTRIES_AT_ONCE: Final = 4096
 _BYTES_LIKE: Final = bytes | bytearray | memoryview
 
@@ -186,12 +188,18 @@ def encode_blocks(
 ) -> memoryview:
     """Return the batch object of the `count` entries in the blocks, which are taken out of the list on the way.
 
-    Where `encode_batch` needs all entries as one array, here there is never more in memory than the part of the object
-    that is made and the blocks that are not in it yet.
+    One block is compressed in one go, which is a fifth faster, and stays in memory until that is done. Of several,
+    there is never more in memory than the part of the object that is made and the blocks that are not in it yet.
     """
     check_compression(compression, level)
-    size = sum(map(len, blocks))
     footer = FOOTER.pack(_CODES[compression], count, VERSION)
+    if compression == "zstd" and len(blocks) == 1:
+        # A stream in memory that owns its bytes alone makes room for the footer where they are; `+` would copy them.
+        whole = BytesIO(_compressor(level).compress(blocks.pop()))
+        whole.seek(0, SEEK_END)
+        whole.write(footer)
+        return whole.getbuffer()
+    size = sum(map(len, blocks))
     # Room for the worst case: pages that are never written to are never there. And from the pool that the blocks go
     # back to; memory that each of two allocators keeps for later is memory twice.
     pool = pa.default_memory_pool()
@@ -215,6 +223,12 @@ def encode_blocks(
         batch[end : end + len(piece)] = piece
         end += len(piece)
     return batch[:end]
+
+
+def shrinks(block: memoryview) -> bool:
+    """Return whether zstd makes half of a block or less, going by how it begins."""
+    sample = block[:_SAMPLE_BYTES]
+    return 2 * len(_compressor(1).compress(sample)) <= len(sample)
 
 
 def check_compression(compression: str, level: int) -> None:

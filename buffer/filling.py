@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from forebay.buffer.batch import MAX_ENTRY_BYTES, raw_size, write_block
+from forebay.buffer.batch import MAX_ENTRY_BYTES, raw_size, shrinks, write_block
 from forebay.buffer.errors import InvalidInput
 from forebay.buffer.model import Metadata
 
@@ -133,12 +133,43 @@ def _join_loose(loose: list[Loose]) -> memoryview:
     return write_block(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays))
 
 
+class Blocks:
+    """The record blocks of a batch, in order.
+
+    With `room`, those that zstd is going to shrink are put together into one piece of memory of that size: it
+    compresses one piece a fifth faster than a row of blocks. Others stay apart, so that each can go as soon as it is in
+    the object, which will be as large as they are.
+    """
+
+    def __init__(self, room: int = 0) -> None:
+        self._room = room
+        self._piece: memoryview | None = None
+        self._used = 0
+        self._rest: list[memoryview] = []
+
+    def append(self, block: memoryview) -> None:
+        """Add a block. It is copied, or kept."""
+        if self._piece is None and self._room and not self._rest and shrinks(block):
+            self._piece = memoryview(pa.allocate_buffer(self._room)).cast("B")  # pages not written to are not there
+        end = self._used + len(block)
+        if self._piece is None or self._rest or end > self._room:
+            self._rest.append(block)
+        else:
+            self._piece[self._used : end] = block
+            self._used = end
+
+    def take(self) -> list[memoryview]:
+        """Return the blocks, and hold them no longer."""
+        blocks = [*([] if self._piece is None else [self._piece[: self._used]]), *self._rest]
+        self._piece, self._rest = None, []
+        return blocks
+
+
 @dataclass(slots=True)
 class Filled:
     """What one batch object will hold."""
 
-    blocks: list[memoryview]
-    """The record blocks, in order."""
+    blocks: Blocks
     loose: list[Loose]
     """The entries after them."""
     metadata: tuple[Metadata, ...]
@@ -149,19 +180,20 @@ class Filled:
 
     def take_blocks(self) -> list[memoryview]:
         """Return the record blocks for `encode_blocks`, and hold them no longer."""
-        blocks, self.blocks = self.blocks, []
         if self.loose:
-            blocks.append(_join_loose(self.loose))
+            self.blocks.append(_join_loose(self.loose))
             self.loose = []
-        return blocks
+        return self.blocks.take()
 
 
 class Filling:
     """The coordinator's delta of a producer: one batch, not yet full."""
 
-    def __init__(self, flush_size_bytes: int) -> None:
+    def __init__(self, flush_size_bytes: int, *, in_one_piece: bool = False) -> None:
+        """Start an empty batch; `in_one_piece` is for batches that will be compressed."""
         self._flush_size_bytes = flush_size_bytes
-        self._blocks: list[memoryview] = []
+        self._in_one_piece = in_one_piece
+        self._blocks = Blocks(flush_size_bytes + 2 * BLOCK_BYTES if in_one_piece else 0)
         self._loose: list[Loose] = []
         self._loose_bytes = 0
         self._metadata: list[Metadata] = []
@@ -185,6 +217,7 @@ class Filling:
                 self._blocks.append(part)
             else:
                 self._add_loose(part, call.raw_bytes)
+        call.parts = []  # they may have been copied
         self._count += call.count
         self._raw_bytes += call.raw_bytes
 
@@ -215,5 +248,5 @@ class Filling:
     def freeze(self) -> tuple[Filled, Filling]:
         """What to store, and an empty batch."""
         filled = Filled(self._blocks, self._loose, tuple(self._metadata), self._count, self._raw_bytes, self._number)
-        self._blocks, self._loose = [], []  # the view's reader must not keep the entries in memory
-        return filled, Filling(self._flush_size_bytes)
+        self._blocks, self._loose = Blocks(), []  # the view's reader must not keep the entries in memory
+        return filled, Filling(self._flush_size_bytes, in_one_piece=self._in_one_piece)

@@ -128,7 +128,7 @@ class Producer(AsyncClosing):
         self._backlog_looked_at = self._clock.monotonic()
         self._last_queued_number = self.last_number or 0
         self._coordinator: WriteCoordinator[Call, None, Filled, Filling, Uploaded | None] = WriteCoordinator(
-            Filling(flush_size_bytes),
+            Filling(flush_size_bytes, in_one_piece=compression == "zstd"),
             BatchUploader(
                 store,
                 self._queue,

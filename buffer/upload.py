@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from dataclasses import dataclass
+from threading import Semaphore
 from typing import TYPE_CHECKING
 
 from forebay.buffer import metrics, names
@@ -66,11 +68,14 @@ class BatchStorage:
         self._clock = clock
         self._random = random
         self._attributes = {"buffer": store.url}
+        # More at once than there are processors would take memory, and be no faster.
+        self._encoding = Semaphore(os.cpu_count() or 1)
 
     def put(self, filled: Filled, *, above: str = names.LOWEST) -> Uploaded:
         """Store a batch under a name above a floor. Its entries are taken out of `filled` on the way."""
         began = self._clock.monotonic()
-        data = encode_blocks(filled.take_blocks(), filled.count, self._compression, self._compression_level)
+        with self._encoding:
+            data = encode_blocks(filled.take_blocks(), filled.count, self._compression, self._compression_level)
         times = [item.ingestion_time_ms for item in filled.metadata]
         facts = Facts(len(data), filled.raw_bytes, filled.count, crc32c(data), min(times), max(times))
         uploaded = self._put(data, filled.metadata, facts, filled.number, above)

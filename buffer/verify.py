@@ -76,4 +76,3 @@ def verify(
         # One after the other: memory stays bounded by `max_concurrent_fetches`.
         partitions = tuple(walk_partition(topic.partition(number)) for number in range(topic.partitions))
         return VerifyReport.of_topic(store.url, deep, partitions)
-

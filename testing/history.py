@@ -177,17 +177,17 @@ class _Moment:
     """When something took effect, as far as it is known."""
 
     earliest: float = -inf
-    why_not_before: str = ""
+    why_not_before: Operation | None = None
     latest: float = inf
-    why_not_after: str = ""
+    why_not_after: Operation | None = None
 
-    def not_before(self, time: float, why: object) -> None:
+    def not_before(self, time: float, why: Operation | None) -> None:
         if time > self.earliest:
-            self.earliest, self.why_not_before = time, str(why)
+            self.earliest, self.why_not_before = time, why
 
-    def not_after(self, time: float, why: object) -> None:
+    def not_after(self, time: float, why: Operation) -> None:
         if time < self.latest:
-            self.latest, self.why_not_after = time, str(why)
+            self.latest, self.why_not_after = time, why
 
 
 def _put_in_order(moments: Iterable[_Moment]) -> Iterator[str]:
@@ -204,15 +204,14 @@ def _put_in_order(moments: Iterable[_Moment]) -> Iterator[str]:
 
 
 def _check_log(operations: list[Operation]) -> Iterator[str]:
-    appends = {operation.value: operation for operation in operations if operation.kind == "append"}
+    appends: dict[str, Operation] = {}
+    for operation in operations:
+        if operation.kind == "append" and appends.setdefault(operation.value, operation) is not operation:
+            yield f"{operation} and {appends[operation.value]} append the same value: then nobody can tell them apart"
     reads = [operation for operation in operations if operation.kind == "read" and operation.outcome == "ok"]
     contents: dict[int, tuple[str, ...]] = {}
     for read in reads:
-        for (sequence, values), follows in zip(read.batches, count(read.batches[0][0] if read.batches else 0)):
-            if sequence != follows:
-                yield f"{read} has {sequence} where {follows} must come"
-            if contents.setdefault(sequence, values) != values:
-                yield f"{read} found {values} at {sequence}, where {contents[sequence]} was before"
+        yield from _gather_contents(read, contents)
     places: dict[str, int] = {}
     for sequence in sorted(contents):
         for value in contents[sequence]:
@@ -225,6 +224,15 @@ def _check_log(operations: list[Operation]) -> Iterator[str]:
             places[value] = sequence
     yield from _check_moments(appends, reads, contents, places)
     yield from _check_order(appends.values(), contents)
+
+
+def _gather_contents(read: Operation, contents: dict[int, tuple[str, ...]]) -> Iterator[str]:
+    """Add what a read found, and yield where it contradicts itself or those before."""
+    for follows, (sequence, values) in enumerate(read.batches, read.batches[0][0] if read.batches else 0):
+        if sequence != follows:
+            yield f"{read} has {sequence} where {follows} must come"
+        if contents.setdefault(sequence, values) != values:
+            yield f"{read} found {values} at {sequence}, where {contents[sequence]} was before"
 
 
 def _check_moments(
@@ -271,18 +279,29 @@ class _Reader:
 
     def __init__(self, operations: list[Operation], strangers: list[Operation]) -> None:
         """`strangers` are those that may have fenced somebody and did not say whom."""
-        self._claims = sorted(
-            (operation for operation in operations if operation.kind == "claim"), key=lambda claim: claim.epoch
-        )
+        self._ends = [other for other in strangers if other.kind == "end"]
+        claims = [operation for operation in operations if operation.kind == "claim"]
+        self._claims = sorted(self._without_vain(claims), key=lambda claim: claim.epoch)
         self._numbers = {claim.epoch: number for number, claim in enumerate(self._claims)}
         self._operations = [operation for operation in operations if operation.kind != "claim"]
-        self._ends = [other for other in strangers if other.kind == "end"]
         self._unknown_claims = [other for other in strangers if other.kind == "claim"]
         # One more than there are claims: what must come before whoever claims next bounds nobody.
         self._moments = [_Moment() for _ in range(len(self._claims) + 1)]
         self._done: list[list[Operation]] = [[] for _ in self._claims]
         self._fenced: list[list[Operation]] = [[] for _ in self._claims]
         self._acks_in_doubt: list[list[Operation]] = [[] for _ in self._claims]
+
+    def _without_vain(self, claims: list[Operation]) -> list[Operation]:
+        """Leave out claims of a life that was over: its epochs begin anew, and nobody can read under them."""
+        kept: list[Operation] = []
+        for claim in sorted(claims, key=lambda claim: claim.ended):
+            begins_anew = any(
+                known.epoch == claim.epoch or (known.epoch > claim.epoch and known.ended < claim.started)
+                for known in kept
+            )
+            if not begins_anew or not any(end.started <= claim.ended for end in self._ends):
+                kept.append(claim)
+        return kept
 
     def check(self) -> Iterator[str]:
         for claim, following in zip(self._claims, self._claims[1:], strict=False):

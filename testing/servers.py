@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -202,7 +202,8 @@ class SeaweedServer(_S3Server):
             while self._process.poll() is None and clock.monotonic() < deadline:
                 try:
                     # The S3 port answers before a volume can be written to, so readiness is a write that worked.
-                    client.create_bucket(Bucket="ready")
+                    with suppress(ClientError):  # after a restart it is there
+                        client.create_bucket(Bucket="ready")
                     client.put_object(Bucket="ready", Key="ready", Body=b"ready")
                 except (BotoCoreError, ClientError):
                     clock.sleep(0.1)

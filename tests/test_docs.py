@@ -49,7 +49,7 @@ def test_page_runs_as_printed(page: Path, tmp_path: Path, request: pytest.Fixtur
         server.create_bucket("lake")
         endpoint = server.endpoint_url
     shown = run(page, tmp_path, endpoint)
-    if page.name == "README.md":
+    if page == TOP / "README.md":
         assert shown.splitlines()[:2] == ["""0 b'{"page": "/"}'""", """0 b'{"page": "/cart"}'"""]
 
 
@@ -124,5 +124,7 @@ def test_costs_are_counted_by_what_each_kind_of_request_costs() -> None:
     assert "| 0.1 s | 4 | 954 | 1,431 | 477 | 954 | 0 | 954 |" in tables
     # 10^12 / 2^20 batches of 2.5 writes and 2.5 reads.
     assert "$12.87 (4.77 M)" in tables
+    # 4 producers that flush ten times a second for thirty days.
+    assert "| 0.1 s | $1,400 |" in tables
     assert "polling every 2 s | $1.04 |" in tables
     assert "every 5 minutes | $0.14 |" in tables

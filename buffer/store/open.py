@@ -67,10 +67,18 @@ def _require(module: str, extra: str) -> None:
 
 
 def _split_url(url: str) -> tuple[str, str, str]:
-    parts = urlsplit(url)
-    if "@" in parts.netloc:
-        # The URL is not repeated here: it may hold a password.
-        raise InvalidInput("the store's URL holds credentials; pass them as storage_options, not in the URL")
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise InvalidInput(
+            f"this is not a store's URL: no bucket has a '[' or ']'; expected one of {_SCHEMES}"
+        ) from None
+    if "@" in parts.netloc or ":" in parts.netloc:
+        # The URL is not repeated here: it may hold a password, of which a slash ends what is taken for the host.
+        raise InvalidInput(
+            "the store's URL holds credentials, or a port; pass them as storage_options (key, secret, endpoint_url), "
+            "not in the URL"
+        )
     scheme = parts.scheme
     shown = _hide_secrets(url)
     if not scheme or "://" not in url:
@@ -91,4 +99,4 @@ def _split_url(url: str) -> tuple[str, str, str]:
 
 def _hide_secrets(url: str) -> str:
     """The URL, right or wrong, without what people put into URLs and nobody should read: `user:password@`, `?key=…`."""
-    return re.sub(r"[^/]*@", "***@", re.split(r"[?#]", url, maxsplit=1)[0])
+    return re.sub(r".*@", "***@", re.split(r"[?#]", url, maxsplit=1)[0])

@@ -198,7 +198,7 @@ def _convert(kind: type[ClientOptions], name: str, value: Any) -> Any:
 
 def _check_endpoint(endpoint_url: str) -> None:
     parts = urlsplit(endpoint_url)
-    if parts.username or parts.password:
+    if "@" in endpoint_url:  # anywhere: a slash in a password ends what is taken for the host
         raise InvalidInput("storage option endpoint_url holds credentials; pass them as key and secret")
     if parts.query or parts.fragment:
         raise InvalidInput("storage option endpoint_url has a '?' or '#'; expected http://host:port or https://host")

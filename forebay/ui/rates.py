@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.stats import BufferStats
 
-WINDOW_SECONDS: Final = 10.0
+WINDOW_SECONDS: Final = 30.0
 """Readers acknowledge by the hundred and producers list by the flush: over less than that a rate is a saw."""
 
 Rate: TypeAlias = float | None

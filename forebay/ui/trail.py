@@ -65,11 +65,12 @@ class Trail:
             return
         time_ms = record.event.time_ms or 0
         kind = record.event.kind
-        if kind in {"delete.started", "delete.finished"}:
-            self._note_deletion(payload, time_ms, finished=kind == "delete.finished")
-            if kind == "delete.started":
-                return  # its end says more, and a start without one is the sweep's to show
-        shown = {"time_ms": time_ms, "kind": kind, "buffer": payload["buffer"], **_tell(kind, payload)}
+        if kind == "delete.started":
+            self._begin_deletion(time_ms)
+            return  # its end says more, and a start without one is the sweep's to show
+        if kind == "delete.finished" and self._end_deletion(payload, time_ms):
+            self._events.pop()  # the sweep goes on: one line for all of it
+        shown = {"time_ms": time_ms, "kind": kind, "buffer": payload["buffer"], **self._tell(kind, payload)}
         self._events.append(shown)
         if kind.startswith("runtime."):
             reader = f"{payload['buffer']} {payload.get('group', '')}"
@@ -80,38 +81,42 @@ class Trail:
     def _concerns(self, buffer: object) -> bool:
         return isinstance(buffer, str) and (buffer == self._buffer or buffer.startswith(f"{self._buffer}/"))
 
-    def _note_deletion(self, payload: dict[str, Any], time_ms: int, *, finished: bool) -> None:
+    def _begin_deletion(self, time_ms: int) -> None:
         sweep = self._sweep
-        if sweep is None or (not finished and time_ms - (sweep.finished_ms or sweep.started_ms) > _SAME_SWEEP_MS):
-            sweep = self._sweep = Sweep(time_ms)
-        if finished:
-            failed = len(payload.get("failed") or ())
-            sweep.finished_ms = time_ms
-            sweep.failed += failed
-            sweep.deleted += len(payload.get("objects") or ()) - failed
+        if sweep is None or time_ms - (sweep.finished_ms or sweep.started_ms) > _SAME_SWEEP_MS:
+            self._sweep = Sweep(time_ms)
         else:
             sweep.finished_ms = None
 
+    def _end_deletion(self, payload: dict[str, Any], time_ms: int) -> bool:
+        """Add to the sweep, and return whether the last event told of the same one."""
+        sweep = self._sweep = self._sweep or Sweep(time_ms)
+        last = self._events[-1] if self._events else {}
+        failed = len(payload.get("failed") or ())
+        sweep.finished_ms = time_ms
+        sweep.failed += failed
+        sweep.deleted += len(payload.get("objects") or ()) - failed
+        return last.get("kind") == "delete.finished" and last["time_ms"] >= sweep.started_ms
 
-def _tell(kind: str, payload: dict[str, Any]) -> dict[str, Any]:
-    """An event in words, and how grave it is."""
-    group = str(payload.get("group") or "")
-    reader = group or "the unnamed consumer"
-    error = str(payload.get("error") or "")[:_LONGEST_TEXT]
-    level, text = "info", error
-    match kind:
-        case "runtime.resumed":
-            after = payload.get("after")
-            text = f"{reader} begins to read" if after is None else f"{reader} goes on after batch {after}"
-        case "runtime.fenced":
-            level, text = "warning", f"{reader} was fenced: {error}"
-        case "runtime.halted":
-            level, text = "critical", f"{reader} halted: {error}"
-        case "dead_letter":
-            level, text = "warning", f"batch {payload.get('sequence')}, read by {reader}, is a dead letter: {error}"
-        case "delete.finished":
-            failed = len(payload.get("failed") or ())
-            text = f"{len(payload.get('objects') or ()) - failed} objects deleted"
-            if failed:
-                level, text = "warning", f"{text}, {failed} could not be"
-    return {"group": group, "level": level, "text": text}
+    def _tell(self, kind: str, payload: dict[str, Any]) -> dict[str, Any]:
+        """An event in words, and how grave it is."""
+        group = str(payload.get("group") or "")
+        reader = group or "the unnamed consumer"
+        error = str(payload.get("error") or "")[:_LONGEST_TEXT]
+        level, text = "info", error
+        match kind:
+            case "runtime.resumed":
+                after = payload.get("after")
+                text = f"{reader} begins to read" if after is None else f"{reader} goes on after batch {after}"
+            case "runtime.fenced":
+                level, text = "warning", f"{reader} was fenced: {error}"
+            case "runtime.halted":
+                level, text = "critical", f"{reader} halted: {error}"
+            case "dead_letter":
+                level, text = "warning", f"batch {payload.get('sequence')}, read by {reader}, is a dead letter: {error}"
+            case "delete.finished" if self._sweep is not None:
+                deleted = self._sweep.deleted
+                text = f"the collector deleted {deleted:,} {'object' if deleted == 1 else 'objects'}"
+                if self._sweep.failed:
+                    level, text = "warning", f"{text}, and {self._sweep.failed:,} could not be"
+        return {"group": group, "level": level, "text": text}

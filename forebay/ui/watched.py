@@ -81,8 +81,9 @@ class Watched:
             for partition, observer in enumerate(self._observers)
             for batch in observer.newest(limit)
         ]
-        listed.sort(key=lambda found: (found.batch.last_time_ms or 0, found.batch.sequence), reverse=True)
-        return listed[:limit]
+        if self.is_topic:
+            listed.sort(key=lambda found: found.batch.last_time_ms or 0)
+        return listed[: -limit - 1 : -1]
 
     def _look_at(self, observer: Observer) -> Part:
         try:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from random import Random
+
 import pyarrow as pa
 import pytest
 
@@ -9,17 +11,19 @@ from forebay.buffer.filling import BLOCK_BYTES, Filling, check_call
 LARGE = [bytes([65 + i % 26]) * 1000 for i in range(3 * BLOCK_BYTES // 1000)]
 
 
-def fill(*calls: object) -> tuple[list[bytes], int]:
-    filling = Filling(1 << 30)
+def fill(*calls: object, in_one_piece: bool = False, flush_size_bytes: int = 1 << 30) -> tuple[list[bytes], int]:
+    filling = Filling(flush_size_bytes, in_one_piece=in_one_piece)
     for call in calls:
         filling.apply(check_call(call, b"", 0))  # type: ignore[arg-type]  # any of what a call takes
     filled, _ = filling.freeze()
     batch = decode_batch(encode_blocks(filled.take_blocks(), filled.count))
     assert (len(batch), batch.raw_bytes) == (filled.count, filled.raw_bytes)
-    return list(batch.entries), len(filled.blocks) + len(filled.loose)
+    return list(batch.entries), len(filled.blocks.take()) + len(filled.loose)
 
 
-def test_calls_of_every_kind_keep_their_order_in_one_batch() -> None:
+@pytest.mark.parametrize("flush_size_bytes", [1 << 30, 1])
+@pytest.mark.parametrize("in_one_piece", [False, True])
+def test_calls_of_every_kind_keep_their_order_in_one_batch(in_one_piece: bool, flush_size_bytes: int) -> None:
     small = [b"a", b"", b"b" * 50_000]
     middling = [b"m%d" % i for i in range(100)]
     array = pa.array([b"c", b"d"])
@@ -28,7 +32,7 @@ def test_calls_of_every_kind_keep_their_order_in_one_batch() -> None:
         pa.chunked_array([pa.array(middling[:50]), pa.array(middling[50:])]), tuple(small),
         pa.chunked_array([pa.array(LARGE)]), b"last",
     )  # fmt: skip
-    found, kept = fill(*calls)
+    found, kept = fill(*calls, in_one_piece=in_one_piece, flush_size_bytes=flush_size_bytes)
     assert found == [
         b"first", *small, *middling, *middling, *middling, *LARGE, b"c", b"d", *middling, *small, *LARGE, b"last",
     ]  # fmt: skip
@@ -41,8 +45,27 @@ def test_many_small_calls_share_blocks(call: object) -> None:
     while filling.size() < 5 * BLOCK_BYTES // 2:
         filling.apply(check_call(call, b"", 0))  # type: ignore[arg-type]  # any of what a call takes
     filled, _ = filling.freeze()
-    assert len(filled.blocks) == 2
     assert len(filled.take_blocks()) == 3, "the last calls make a block of what they are"
+
+
+@pytest.mark.parametrize("call", [[b"x" * 1000] * 100, LARGE])
+def test_blocks_that_shrink_become_one_piece(call: list[bytes]) -> None:
+    filling = Filling(64 << 20, in_one_piece=True)
+    while filling.size() < 20 << 20:
+        applied = check_call(call, b"", 0)
+        filling.apply(applied)
+        assert applied.parts == [], "what was copied is not kept twice"
+    filled, _ = filling.freeze()
+    assert [len(block) for block in filled.take_blocks()] == [filled.raw_bytes]
+
+
+def test_blocks_that_do_not_shrink_stay_apart() -> None:
+    noise = Random(1).randbytes(BLOCK_BYTES)
+    filling = Filling(64 << 20, in_one_piece=True)
+    for _ in range(4):
+        filling.apply(check_call([noise], b"", 0))
+    filled, _ = filling.freeze()
+    assert len(filled.take_blocks()) == 4
 
 
 @pytest.mark.parametrize("entries", [LARGE, tuple(LARGE), pa.array(LARGE), pa.array(LARGE).cast(pa.large_binary())])

@@ -20,6 +20,7 @@ from forebay.buffer.store.options import NativeOptions, parse_s3_options, redact
         ("ftp://host/folder", Unsupported, "s3://bucket/folder"),
         ("s3a://bucket/folder", Unsupported, "write s3://"),
         ("s3://", InvalidInput, "bucket is missing"),
+        ("s3://bucket[1]/folder", InvalidInput, "not a store's URL"),
         ("s3:///folder", InvalidInput, "bucket is missing"),
         ("memory://", InvalidInput, "missing"),
         ("s3://bucket/folder?versionId=1", InvalidInput, "storage_options"),

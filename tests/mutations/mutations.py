@@ -27,7 +27,8 @@ TOP = Path(__file__).parents[2]
 PACKAGE_FOLDERS = ("buffer", "gc", "runtime", "testing")
 """Beside `forebay/` in the tree, and in it when imported."""
 TABLE = TOP / "docs" / "guards.md"
-SECONDS = 600
+SECONDS = 300
+"""A test that hangs without a guard has noticed, too."""
 
 
 class Moved(Exception):
@@ -100,6 +101,8 @@ def is_noticed(guard: Guard, copy: Path) -> tuple[bool, str]:
     place.write_text(guard.remove_from(whole))
     try:
         run = run_tests(copy, [guard.test])
+    except subprocess.TimeoutExpired as hung:
+        return True, str(hung)
     finally:
         place.write_text(whole)
     # 1 is that tests failed; anything else, that they could not be run.

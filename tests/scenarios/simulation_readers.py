@@ -50,6 +50,7 @@ class Consuming(Process):
         most = self.random.choice((1, 2, 5))
         told = {"reader": self.group or "", "life": self.life, "epoch": consumer.epoch}
         answer = self.simulation.journal.call("read", self.who, **told)
+        is_over = self.is_life_over()
         try:
             found = consumer.next_descriptors(most)
         except (Fenced, Trimmed) as error:
@@ -59,6 +60,7 @@ class Consuming(Process):
         except EXPECTED:
             answer("unknown")
             return
+        assert not is_over, f"{self.who} reads on, and its group was reset or deleted before"
         first = place_of(consumer, found) if self.following is None else self.following
         values = [(batch.sequence, self.simulation.values[batch.location]) for batch in found]
         answer("ok", batches=values, first=first, saw_end=len(found) < most)
@@ -110,14 +112,18 @@ class Consuming(Process):
                 return
 
     def is_recorded(self, sequence: int) -> bool:
-        if self.group is None:
-            return True
-        cursor = self.simulation.store.cursor(cursor_key(self.group, self.life))
+        cursor = None if self.group is None else self.simulation.store.cursor(cursor_key(self.group, self.life))
         if cursor is None:
-            head = self.simulation.store.head
-            assert head is not None
-            return self.group not in head.groups or head.groups[self.group].generation != self.life
+            return self.group is None or self.is_life_over()
         return sequence in cursor.planned or (cursor.acked is not None and sequence <= cursor.acked)
+
+    def is_life_over(self) -> bool:
+        """Whether the group was reset or deleted since it was opened here."""
+        head = self.simulation.store.head
+        assert head is not None
+        return self.group is not None and (
+            self.group not in head.groups or head.groups[self.group].generation != self.life
+        )
 
     def is_gone(self, batch: BatchDescriptor) -> bool:
         head = self.simulation.store.head

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from math import ceil
 from pathlib import Path
 from random import Random
 from typing import Any, Self
@@ -89,12 +90,13 @@ def pause(seconds: float) -> None:
 
 @dataclass(frozen=True)
 class Weather:
-    """What may befall a process besides being killed, and how often, as shares of all that happens."""
+    """What may befall a process besides being killed, and how often, beside the kills."""
 
     stops: float = 0.0
     """Stopped for longer than the grace period; a reader is overtaken by another meanwhile."""
     full_disks: float = 0.0
     server_kills: float = 0.0
+    """Of the kills, so many."""
     steps_clock: bool = False
 
 
@@ -176,27 +178,35 @@ class Storm:
     # Weather
 
     def rage(self, kills: int) -> None:
-        """Let it happen until so many have been killed."""
-        weather = self._weather
-        while self.kills < kills:
+        """Kill so many, and let everything else happen that the weather has, once at least."""
+        for strike in self._plan(kills):
             # Long enough for some work, short enough to meet the next one in the middle of it.
             pause(self._pace * self._random.random() * self._random.choice((0.02, 0.1, 0.3)))
             self._replace_the_dead()
-            fate = self._random.random()
-            if fate < weather.stops:
-                self._stop_one()
-            elif (fate := fate - weather.stops) < weather.full_disks:
-                self._fill_the_disk()
-            elif (fate - weather.full_disks) < weather.server_kills and self._restart_server is not None:
-                self._restart_server()
-                self.happened["killed server"] += 1
-            else:
-                self._kill_one()
+            strike()
+
+    def _plan(self, kills: int) -> list[Callable[[], None]]:
+        weather = self._weather
+        servers = ceil(kills * weather.server_kills)
+        plan = [
+            *[self._kill_the_server] * servers,
+            *[self._kill_one] * (kills - servers),
+            *[self._stop_one] * ceil(kills * weather.stops),
+            *[self._fill_the_disk] * ceil(kills * weather.full_disks),
+        ]
+        self._random.shuffle(plan)
+        return plan
+
+    def _kill_the_server(self) -> None:
+        assert self._restart_server is not None
+        self._restart_server()
+        self.happened["killed server"] += 1
 
     def _start(self, part: Part) -> int:
         seed, options = self._random.getrandbits(32), self._random.choice(self._options)
         life = self._alive[part.name][0].life + 1 if part.name in self._alive else 0
-        part = replace(part, life=life, seed=seed, options=options)
+        calm = part.drains and self._direct is not None
+        part = replace(part, life=life, seed=seed, options=self._direct if calm else options)
         pid = self._nursery.start(part)
         self._alive[part.name] = part, pid
         return pid

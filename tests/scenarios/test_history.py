@@ -238,6 +238,12 @@ GOOD = {
         Operation(kind="end", who="keeper", started=2, ended=3, outcome="ok"),
         read(1, 4, 5, outcome="fenced"),
     ],
+    "a claim of a group that was deleted meanwhile": [  # it is fenced by its first look
+        claim(1, 0, 1),
+        Operation(kind="end", who="keeper", started=2, ended=3, outcome="ok"),
+        claim(1, 2, 4),
+        read(1, 5, 6, outcome="fenced"),
+    ],
     "a fenced reader reads what came after its fence": [  # it looks who owns the group first, and at the log then
         claim(1, 0, 1),
         read(1, 2, 20, "a"),

@@ -18,16 +18,19 @@ import simulation
 from test_buffer_machine import (
     append_again_without_looking_for_the_own_number,
     append_below_the_floor,
+    believe_any_claim_of_the_same_epoch,
     claim_without_raising_the_epoch,
     ignore_the_claim_id_of_a_group,
     ignore_the_epoch_and_claim_id_of_the_owner,
     ignore_the_generation_of_a_group,
     raise_the_floor_past_what_is_reachable,
     seal_below_the_floor,
+    sweep_cursors_by_an_old_head,
+    trim_by_a_group_whatever_its_generation,
     trim_without_asking_for_new_groups,
 )
 
-SEEDS = 250
+SEEDS = 200
 EVENTS = (
     *("appends ok", "appends unknown", "appends failed", "appends of a lasting writer", "loads ok", "acks", "crashes"),
     *("claims of a group", "claims of the unnamed", "Fenced", "resets", "renewals", "expired holds", "holds lost"),
@@ -75,24 +78,33 @@ def test_seed_is_replayed_by_its_command_in_another_process() -> None:
     assert verdict.startswith("seed 7: everything holds")
 
 
+RARELY_MISSED = [
+    believe_any_claim_of_the_same_epoch,
+    ignore_the_generation_of_a_group,
+    seal_below_the_floor,
+    trim_by_a_group_whatever_its_generation,
+    trim_without_asking_for_new_groups,
+]
+"""Guards that it takes tens or hundreds of seeds to miss."""
+
+
 @pytest.mark.parametrize(
     "remove_guard",
     [
-        append_below_the_floor,
-        seal_below_the_floor,
         append_again_without_looking_for_the_own_number,
+        append_below_the_floor,
+        claim_without_raising_the_epoch,
         ignore_the_claim_id_of_a_group,
         ignore_the_epoch_and_claim_id_of_the_owner,
-        claim_without_raising_the_epoch,
-        ignore_the_generation_of_a_group,
         raise_the_floor_past_what_is_reachable,
-        trim_without_asking_for_new_groups,
+        sweep_cursors_by_an_old_head,
+        *(pytest.param(guard, marks=pytest.mark.slow) for guard in RARELY_MISSED),
     ],
 )
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_simulation_notices_when_a_guard_is_removed(
     remove_guard: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove_guard(monkeypatch)
     with pytest.raises(AssertionError, match=r"replay it: python tests/scenarios/simulation\.py \d+"):
-        play_many(range(SEEDS))
+        play_many(range(5000))

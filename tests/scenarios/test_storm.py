@@ -62,13 +62,13 @@ def bad_network(seed: int) -> Callable[[str], Fault]:
     return choose
 
 
-@pytest.mark.parametrize("kills", [25, pytest.param(300, marks=LONG)])
+@pytest.mark.parametrize("kills", [20, pytest.param(300, marks=LONG)])
 def test_native_buffer_on_files_loses_doubles_and_dangles_nothing(tmp_path: Path, kills: int, say: Say) -> None:
     weather = Weather(stops=0.12, full_disks=0.06, steps_clock=True)
     say(rage(Storm(f"file://{tmp_path}/buffer", tmp_path, seed_of(11), weather=weather), kills))
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=LONG)])
+@pytest.mark.parametrize("kills", [6, pytest.param(200, marks=LONG)])
 def test_native_buffer_on_a_server_that_is_killed_too_loses_doubles_and_dangles_nothing(
     tmp_path: Path, own_weed: SeaweedServer, kills: int, say: Say
 ) -> None:
@@ -80,7 +80,7 @@ def test_native_buffer_on_a_server_that_is_killed_too_loses_doubles_and_dangles_
             "s3://storms/buffer",
             tmp_path,
             seed,
-            weather=Weather(stops=0.1, server_kills=0.06, steps_clock=True),
+            weather=Weather(stops=0.1, server_kills=0.05, steps_clock=True),
             options=[{**through, "client": "s3fs"}, {**through, "client": "obstore"}],
             direct=own_weed.storage_options,
             pace=4.0,

@@ -11,6 +11,7 @@ from forebay.buffer.ranges import read_range
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.verify import verify
 from forebay.runtime import Runtime, Source
+from forebay.runtime.dead_letter import Halted
 from forebay.runtime.spark.source import ForebaySource
 from forebay.testing.ledger import LedgerSink
 
@@ -24,8 +25,12 @@ def read_all(store: ObjectStore) -> object:
 
 
 def run_runtime(store: ObjectStore) -> object:
+    """A runtime, which halts at a batch that it cannot use."""
     sink = LedgerSink()
-    Runtime([Source(store)], sink).run(until_caught_up=True, show_progress=False)
+    try:
+        Runtime([Source(store)], sink).run(until_caught_up=True, show_progress=False)
+    except Halted as error:
+        raise Corrupt(str(error)) from error
     return sink.values()
 
 

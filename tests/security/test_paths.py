@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from every_reader import EVERY_READER
+from every_reader import EVERY_READER, verify_all
 
 from forebay.buffer.batch import encode_batch
 from forebay.buffer.consumer import Consumer
@@ -26,7 +26,6 @@ from forebay.buffer.migrate import migrate
 from forebay.buffer.model import BatchDescriptor, NewBatch
 from forebay.buffer.names import LOWEST
 from forebay.buffer.store import ObjectStore, open_store
-from forebay.buffer.verify import verify
 from forebay.gc import Collector
 from forebay.testing.servers import MotoServer, SeaweedServer
 
@@ -179,7 +178,7 @@ def test_no_other_name_of_a_head_leads_astray(scene: Scene, name: str, field: st
     scene.store.put("manifest", made.to_bytes())
     for use in (
         lambda: Consumer(scene.store, group="etl"),
-        lambda: verify(scene.store),
+        lambda: verify_all(scene.store),
         Groups(scene.store).list,
         Collector(scene.store, grace=0).collect_once,
     ):

@@ -26,13 +26,14 @@ from forebay.buffer.checksum import crc32c
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import Denied
 from forebay.buffer.fetch import FetchHandle
+from forebay.buffer.findings import Severity
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Queue
 from forebay.buffer.model import Facts, NewBatch
 from forebay.buffer.names import mint
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.verify import verify
-from forebay.gc import Collector
+from forebay.gc import Collector, Retention
 from forebay.testing import ManualClock
 from forebay.testing.proxy import FaultProxy
 from forebay.testing.servers import SeaweedServer
@@ -122,13 +123,14 @@ def read_with_a_hold(store: ObjectStore) -> None:
 
 
 def collect(store: ObjectStore) -> None:
-    report = Collector(store, grace=0).collect_once()
+    """With a bound on bytes, for which it has to look into segments."""
+    report = Collector(store, grace=0, retention=Retention(max_bytes=1000)).collect_once()
     assert report.trimmed >= BATCHES
     assert not report.failed
 
 
 def check(store: ObjectStore) -> None:
-    assert verify(store).severity == 0
+    assert verify(store).severity <= Severity.ORPHANS
 
 
 JOBS: dict[str, Callable[[ObjectStore], None]] = {

@@ -121,11 +121,11 @@ CALLS: list[Callable[[str, dict[str, Any]], object]] = [
     lambda url, options: forebay.Producer(url, storage_options=options),
     lambda url, options: forebay.Consumer(url, storage_options=options, clock=ManualClock()),
     lambda url, options: forebay.Consumer(url, group="etl", storage_options=options, clock=ManualClock()),
-    lambda url, options: Groups(url, storage_options=options).list(),
+    lambda url, options: Groups(url, storage_options=options, clock=ManualClock()).list(),
     lambda url, options: list(read_range(url, storage_options=options)),
     lambda url, options: verify(url, storage_options=options),
     lambda url, options: migrate(url, others_stopped=True, storage_options=options, clock=ManualClock()),
-    lambda url, options: Collector(url, storage_options=options).collect_once(),
+    lambda url, options: Collector(url, storage_options=options, clock=ManualClock()).collect_once(),
     lambda url, options: create_topic(url, partitions=1, storage_options=options, clock=ManualClock()),
     run_runtime,
     lambda url, options: open_store(url, options).put("key", b"x"),
@@ -135,7 +135,7 @@ CALLS: list[Callable[[str, dict[str, Any]], object]] = [
 
 
 @CLIENTS
-@pytest.mark.parametrize("answer", answers(), ids=["signature", "token", "missing", "broken", "login-page"])
+@pytest.mark.parametrize("answer", list(answers()), ids=["signature", "token", "missing", "broken", "login-page"])
 def test_no_error_shows_a_credential_even_if_the_store_repeats_it(
     client: str, answer: bytes, log: pytest.LogCaptureFixture
 ) -> None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from threading import Thread
 from typing import Any
 
+import msgspec
 import pytest
 from shown import list_batches, read_batches
 
@@ -24,6 +25,7 @@ from forebay.buffer.topic import Topic, add_partitions, create_topic
 from forebay.runtime.dead_letter import DeadLetter
 from forebay.testing import Fault, FaultyStore, ManualClock
 from forebay.ui.letters import Letters
+from forebay.ui.rates import WINDOW_SECONDS
 from forebay.ui.sampler import KEPT_POINTS, KEPT_READERS, NEWEST_BATCHES, Sampler
 from forebay.ui.trail import Trail
 from forebay.ui.watched import Watched
@@ -204,19 +206,19 @@ def test_rates_are_told_from_look_to_look(store: MemoryStore, clock: ManualClock
     assert second["points"][-1]["readers"]["etl"]["out"] == [3.0, 30.0]
 
 
-def test_rates_are_means_over_ten_seconds_and_forget_what_was_before(store: MemoryStore, clock: ManualClock) -> None:
+def test_rates_are_means_over_a_window_and_forget_what_was_before(store: MemoryStore, clock: ManualClock) -> None:
     list_batches(store, 1, clock)
     sampler = sampler_of(store, clock)
     sampler.sample()
     clock.advance(2)
     list_batches(store, 10, clock)
     rates = []
-    for _ in range(7):
+    for _ in range(int(WINDOW_SECONDS / 2) + 1):
         rates.append(sampled(sampler)["seen"]["in"][0])
         clock.advance(2)
     assert rates[0] == 5.0
-    assert all(later <= earlier for earlier, later in pairwise(rates))
-    assert rates[-1] == 0.0
+    assert all(later < earlier for earlier, later in pairwise(rates[:-1]))
+    assert rates[-2:] == [pytest.approx(10 / WINDOW_SECONDS, abs=0.01), 0.0]
 
 
 def test_group_that_goes_back_has_no_rate(store: MemoryStore, clock: ManualClock) -> None:
@@ -345,11 +347,16 @@ def test_requests_of_one_sweep_are_summed_and_an_unfinished_one_has_no_end(
         clock.advance(1)
         trail.record("delete.finished", store.url, objects=["data/a", "data/b"], failed={"data/b": "denied"})
     expected = {"started_ms": begun_ms, "finished_ms": begun_ms + 2000, "deleted": 2, "failed": 2}
-    assert sampled(sampler)["seen"]["trail"]["sweep"] == expected
+    shown = sampled(sampler)["seen"]["trail"]
+    assert shown["sweep"] == expected
+    assert [event["text"] for event in shown["events"]] == ["the collector deleted 2 objects, and 2 could not be"]
     clock.advance(3600)
     trail.record("delete.started", store.url, objects=["data/c"])
     sweep = sampled(sampler)["seen"]["trail"]["sweep"]
     assert (sweep["started_ms"], sweep["finished_ms"], sweep["deleted"]) == (clock.now_ms(), None, 0)
+    trail.record("delete.finished", store.url, objects=["data/c"], failed={})
+    shown = sampled(sampler)["seen"]["trail"]
+    assert [event["text"] for event in shown["events"]][:-1] == ["the collector deleted 1 object"]
 
 
 def test_trail_that_cannot_be_read_does_not_hide_the_buffer(
@@ -367,14 +374,12 @@ def test_dead_letters_are_counted_with_their_reasons(store: MemoryStore, clock: 
     sampler = sampler_of(store, clock, letters=Letters(Watched(letters, clock=clock)))
     assert sampled(sampler)["seen"]["dead_letters"]["batches"] == 0, "nobody has made that buffer yet"
     letter = DeadLetter("memory://a", "0" * 32, "etl", "1" * 32, 7, "data/x", 0, 9, "ValueError: not mine")
-    metadata = (
-        Metadata(0, clock.now_ms(), json.dumps({f: getattr(letter, f) for f in letter.__struct_fields__}).encode()),
-    )
+    metadata = (Metadata(0, clock.now_ms(), msgspec.json.encode(letter)),)
     Queue(letters).append([NewBatch("data/a", metadata), NewBatch("data/b")])
     shown = sampled(sampler)["seen"]["dead_letters"]
     assert shown["batches"] == 2
-    assert {"group": "etl", "sequence": 7, "error": "ValueError: not mine"}.items() <= shown["newest"][0].items()
-    assert shown["newest"][1]["error"] == "", "somebody put it there by hand"
+    assert shown["newest"][0]["error"] == "", "somebody put it there by hand"
+    assert {"group": "etl", "sequence": 7, "error": "ValueError: not mine"}.items() <= shown["newest"][1].items()
 
 
 def test_no_secret_of_the_store_is_in_what_is_told(clock: ManualClock) -> None:

@@ -32,6 +32,22 @@ function timeTicks(from, to, room) {
   return found;
 }
 
+/**
+ * Means of a few looks each, where there are more than a line has room for: what is told in bursts, such as
+ * acknowledgements, would be a band instead. They are cut at the same moments at every look, or the line would tremble.
+ */
+function thin(times, series, gap, width) {
+  const room = Math.max(50, width / 3);
+  if (times.length <= room) return [times, series, gap];
+  const least = (times.at(-1) - times[0]) / room;
+  const length = 2 ** Math.ceil(Math.log2(least));
+  const starts = times.map((ms, i) => i).filter((i) => i === 0 || Math.floor(times[i] / length) !== Math.floor(times[i - 1] / length));
+  const mean = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
+  const cut = (values) => starts.map((start, i) => mean(values.slice(start, starts[i + 1]).filter((value) => value !== null)));
+  const thinned = series.map((one) => ({ ...one, values: cut(one.values) }));
+  return [starts.map((start, i) => times[(starts[i + 1] ?? times.length) - 1]), thinned, gap + 2 * length];
+}
+
 export class Chart {
   /** `options`: label (what it shows, for who cannot see it), format (a value as text), small. */
   constructor(host, options) {
@@ -57,10 +73,8 @@ export class Chart {
    * `series`: [{name, look (a class that gives the colour), values (as many as times, null where unknown), area}].
    * `gap`: milliseconds without a look after which a line is broken; `scale`: as `format`, shorter, for the axis.
    */
-  show(times, series, { gap, ofTime = false, format = this.options.format, scale = format }) {
-    this.times = times;
-    this.series = series;
-    this.gap = gap;
+  show(everyTime, everySeries, { gap, ofTime = false, format = this.options.format, scale = format }) {
+    [this.times, this.series, this.gap] = thin(everyTime, everySeries, gap, this.host.clientWidth);
     this.ofTime = ofTime;
     this.format = format;
     this.scale = scale;
@@ -90,7 +104,7 @@ export class Chart {
     for (const ms of timeTicks(from, to, Math.max(2, (box.right - box.left) / 90))) {
       const label = clock(ms).slice(0, to - from > 240_000 ? 5 : 8);
       const x = this.x(ms);
-      const edge = x + 26 > width ? "end" : x - 26 < 0 ? "start" : "middle";
+      const edge = x + 26 > width ? "end" : x - 26 < box.left - 4 ? "start" : "middle";
       parts.push(draw("text", { x: edge === "end" ? width : x, y: height - 4, "text-anchor": edge }, label));
     }
     for (const one of this.series) parts.push(...this.#line(one));

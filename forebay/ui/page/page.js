@@ -69,7 +69,7 @@ function showTiles(seen, by) {
   const late = behind && behind.lag_seconds > 60;
   const tiles = [
     ["Depth", count(total.batches), total.batches === 1 ? "batch" : "batches", stored.filter(Boolean).join(" · ")],
-    ["In", count(seen.in[by] ?? (by ? total.entries_per_second : null)), `${unit}/s`, total.bytes_per_second === null ? "" : `${size(total.bytes_per_second)}/s stored, over a minute`],
+    ["In", count(seen.in[by] ?? (by ? total.entries_per_second : null)), `${unit}/s`, total.bytes_per_second === null ? "" : `${size(total.bytes_per_second)}/s stored`],
     ["Out", count(slowest?.[0]), `${unit}/s`, total.groups.length > 1 && slowest ? `the slowest: ${readerName(slowest[1].name)}` : ""],
     ["Furthest behind", count(behind && (by ? behind.lag_entries : behind.lag_batches)), behind ? unit : "", behind ? (behind.lag_batches ? `${readerName(behind.name)}, by ${span(behind.lag_seconds)}` : "everyone is caught up") : "nobody reads yet", late ? "behind" : ""],
     ["Oldest retained", total.batches ? span(total.age_seconds) : NOT_KNOWN, "", total.oldest_ms === null ? "" : `taken in at ${clock(total.oldest_ms)}`],
@@ -119,13 +119,15 @@ function showCharts(seen, by) {
   charts.writes.show(times, [{ name: "writes", look: "water", area: true, values: points.map((point) => point.writes) }], { gap });
 }
 
-const READERS = [["Reader"], ["State"], ["Through", "number wide"], ["Batches behind", "number"], ["Entries", "number"], ["Bytes", "number wide"], ["Oldest unread", "number"], ["Read of what is retained", "wide"]];
+const READERS = [["Reader"], ["State"], ["Acknowledged", "number wide"], ["Behind", "number"], ["Entries", "number wide"], ["Bytes", "number wide"], ["Oldest unread", "number"], ["Read of what is retained", "progress wide"]];
 
 function readerState(seen, group) {
   const halted = seen.trail?.stopped?.find((event) => event.group === group.name && event.kind === "runtime.halted");
   if (halted) return make("span", "chip critical", "halted");
   if (group.alive === null) return make("span", "chip", `epoch ${group.epoch}`);
-  return group.alive ? make("span", "chip good", "has a consumer") : make("span", "chip", "no consumer");
+  const chip = group.alive ? make("span", "chip good", "reading") : make("span", "chip", "idle");
+  chip.title = group.alive ? "A consumer has claimed it and not closed. One that was killed is shown until the next." : "No consumer has it.";
+  return chip;
 }
 
 function showReaders(seen) {
@@ -137,7 +139,7 @@ function showReaders(seen) {
     bar.setAttribute("aria-label", `${Math.floor(100 * read)} % of the retained batches are acknowledged`);
     const name = make("span", "", make("span", `swatch ${lookOf(group.name)}`), readerName(group.name));
     const lag = group.lag_batches ? span(group.lag_seconds) : "caught up";
-    return row(READERS, [name, readerState(seen, group), exact(group.acked), exact(group.lag_batches), count(group.lag_entries), size(group.lag_bytes), lag, bar]);
+    return row(READERS, [name, readerState(seen, group), exact(group.acked), group.lag_batches ? some(group.lag_batches, "batch", "batches") : "0", count(group.lag_entries), size(group.lag_bytes), lag, bar]);
   });
   fill(at("readers"), READERS, rows, "Nobody has opened this buffer for reading. A group appears here with its first consumer.");
 }
@@ -169,7 +171,7 @@ function showNewest(seen) {
   const heads = [["Batch"], ["Taken in", "number"], ["Entries", "number"], ["Stored", "number"], ["Raw", "number wide"], ["Ratio", "number wide"], ["First entry", "number wide"], ["Object", "wide"]];
   if (seen.is_topic) heads.splice(1, 0, ["Partition", "number"]);
   const rows = seen.newest.map((batch) => {
-    const object = make("div", "object mono", batch.location.slice(batch.location.lastIndexOf("/") + 1));
+    const object = make("div", "object mono", batch.location.slice(batch.location.lastIndexOf("/") + 1).replace(/\.batch$/, ""));
     object.title = batch.location;
     const ratio = batch.stored_bytes ? `${(batch.raw_bytes / batch.stored_bytes).toFixed(1)}×` : NOT_KNOWN;
     const cells = [exact(batch.sequence), batch.time_ms === null ? NOT_KNOWN : clock(batch.time_ms), exact(batch.records), size(batch.stored_bytes), size(batch.raw_bytes), ratio, exact(batch.base_record), object];

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,33 @@ def test_folder_that_cannot_be_synced_leaves_the_write_in_doubt(
     with pytest.raises(Unknown, match="may not survive a crash"):
         store.put("third", b"new")
     assert store.get("key").data == b"new"
+
+
+def test_version_is_compared_and_the_file_renamed_under_the_lock(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = store.put("key", b"old")
+    locked: list[str] = []
+
+    def note_lock(name: str) -> None:
+        real = getattr(file_module, name)
+
+        def called(*args: Any) -> Any:
+            with (tmp_path / "buffer" / ".forebay-lock").open() as another:
+                try:
+                    fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    locked.append(name)
+            return real(*args)
+
+        monkeypatch.setattr(file_module, name, called)
+
+    note_lock("_stat")
+    note_lock("_rename_over")
+
+    assert isinstance(store.replace("key", b"new", version), Applied)
+
+    assert locked == ["_stat", "_rename_over"]
 
 
 def test_denied_folder_is_denied_with_what_to_check(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
