@@ -11,7 +11,7 @@ from forebay.buffer import metrics
 from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.closing import Closing
-from forebay.buffer.errors import Closed, InvalidInput, Trimmed
+from forebay.buffer.errors import Closed, InvalidInput, NotFound, Trimmed
 from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Queue
@@ -192,6 +192,15 @@ class Consumer(Closing):
             age = (self._clock.now_ms() - batch.metadata[-1].ingestion_time_ms) / 1000
             metrics.consumer_lag.set(max(0.0, age), self._attributes)
         return batch
+
+    def check_missing(self, descriptor: BatchDescriptor) -> None:
+        """Return if a batch that was handed out here, and is not there, ought to be.
+
+        Raises:
+            Fenced: another consumer has taken over; once it had acknowledged the batch, the collector could sweep it.
+            Trimmed: retention dropped it.
+        """
+        self._side.look(self._claim, descriptor.sequence - 1, 1)
 
     def batches(self, *, wait: bool | float = False) -> Arrivals[Batch]:
         """Iterate over what follows, with `for` or `async for`.
@@ -401,7 +410,17 @@ class Consumer(Closing):
 
     def _peek(self) -> tuple[int | None, Batch | None]:
         cursor, found = self._look(1)
-        return cursor, self.fetch_descriptor(found[0]) if found else None
+        while found:
+            try:
+                return cursor, self.fetch_descriptor(found[0])
+            except NotFound as error:
+                if error.bucket:
+                    raise
+                # Swept since the look? Then another took over, or retention dropped it, and a second look says so.
+                missing, (cursor, found) = found[0], self._look(1)
+                if found and found[0] == missing:
+                    raise
+        return cursor, None
 
     def _take(self, cursor: int | None, batch: Batch) -> bool:
         return self._hand_out(cursor, batch.sequence, batch.sequence)

@@ -151,13 +151,15 @@ class GroupReader:
 
         Raises:
             Fenced: another consumer has claimed the group since, and nothing was changed.
+            Unknown: as `Fenced`, but it may have been recorded before that.
         """
         start = self._group.start
 
-        def done(cursor: Cursor) -> bool:
+        def done(cursor: Cursor) -> bool | None:
             # What is below the group's start was never its to acknowledge, though a seek may have read it.
             acked = start - 1 if cursor.acked is None else cursor.acked
-            return cursor.claim_id == claim.claim_id and acked >= through
+            # Under another's claim it may be ours, of before that, or theirs.
+            return acked >= through and (cursor.claim_id == claim.claim_id or None)
 
         def change(cursor: Cursor | None) -> Cursor | None:
             self._check_owner(cursor, claim)
@@ -186,9 +188,10 @@ class GroupReader:
             planned = tuple(sorted(missing(cursor).union(cursor.planned)))
             return replace(cursor, planned=planned, number=cursor.number + 1)
 
-        self._known = self._register.update(
-            change, lambda cursor: cursor.claim_id == claim.claim_id and not missing(cursor), known=self._known
-        )
+        def done(cursor: Cursor) -> bool | None:
+            return not missing(cursor) and (cursor.claim_id == claim.claim_id or None)
+
+        self._known = self._register.update(change, done, known=self._known)
 
     def planned(self) -> tuple[int, ...]:
         """Return where ranges end that a consumer of the group may have worked on, as last seen here."""

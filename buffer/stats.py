@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from forebay.buffer.manifest import State
-    from forebay.buffer.model import BatchDescriptor
+    from forebay.buffer.model import BatchDescriptor, Facts
     from forebay.buffer.store import ObjectStore
 
 RATE_SECONDS: Final = 60.0
@@ -201,7 +201,7 @@ class Observer:
         now_ms = self._clock.now_ms()
         head = state if isinstance(state, Head) else None
         retained = self._backlog(state, state.first_sequence, now_ms)
-        recent = [] if head is None else head.tail_descriptors(head.tail_start, len(head.tail))
+        recent = () if head is None else tuple(entry.facts for entry in head.tail)
         oldest, newest = self._find(state, state.first_sequence), self._find(state, state.next_sequence - 1)
         entry_rate, byte_rate = (None, None) if head is None else _rates(recent, now_ms)
         floor = None if head is None or head.gc_floor == LOWEST else head.gc_floor
@@ -215,7 +215,7 @@ class Observer:
             batches=retained.batches,
             entries=retained.entries,
             stored_bytes=retained.stored_bytes,
-            raw_bytes=_raw_bytes(recent) if len(recent) == state.count else None,
+            raw_bytes=_sum(facts and facts.raw_bytes for facts in recent) if len(recent) == state.count else None,
             oldest_ms=oldest[0].first_time_ms if oldest else None,
             newest_ms=newest[0].last_time_ms if newest else None,
             age_seconds=retained.seconds if oldest else None,
@@ -272,9 +272,9 @@ class _Backlog(NamedTuple):
     seconds: float | None
 
 
-def _rates(recent: list[BatchDescriptor], now_ms: int) -> tuple[float | None, float | None]:
+def _rates(recent: Sequence[Facts | None], now_ms: int) -> tuple[float | None, float | None]:
     """Entries and stored bytes taken in per second; None if the newest batches have no facts."""
-    facts = [batch.facts for batch in recent if batch.facts is not None]
+    facts = [known for known in recent if known is not None]
     if recent and not facts:
         return None, None
     end = max([now_ms, *(known.last_time_ms for known in facts)])  # a producer's clock may be ahead of ours
@@ -283,10 +283,6 @@ def _rates(recent: list[BatchDescriptor], now_ms: int) -> tuple[float | None, fl
     span = max(_LEAST_SPAN, (end - max(begin, told_since)) / 1000)
     counted = [known for known in facts if known.last_time_ms >= begin]
     return sum(known.records for known in counted) / span, sum(known.object_bytes for known in counted) / span
-
-
-def _raw_bytes(batches: list[BatchDescriptor]) -> int | None:
-    return _sum(None if batch.facts is None else batch.facts.raw_bytes for batch in batches)
 
 
 def _describe_holds(head: Head, now_ms: int) -> tuple[HoldStats, ...]:

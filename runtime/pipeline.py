@@ -144,8 +144,11 @@ class Pipeline:
         try:
             batch = reading.fetcher.fetch(descriptor)
         except (Corrupt, NotFound) as error:
-            if isinstance(error, NotFound) and error.bucket:
-                raise
+            if isinstance(error, NotFound):
+                if error.bucket:
+                    raise
+                # It is no dead letter if another runtime has committed it, and the collector taken it, meanwhile.
+                reading.consumer.check_missing(descriptor)
             self._bury(reading, descriptor, None, _describe(error))
             return
         try:

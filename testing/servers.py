@@ -168,6 +168,7 @@ class SeaweedServer(_S3Server):
         self._command = [
             binary, "-logtostderr=true", "server", f"-dir={data}", f"-ip={_LOOPBACK}", f"-ip.bind={_LOOPBACK}",
             f"-master.port={master}", "-master.telemetry=false", "-master.volumeSizeLimitMB=1024",
+            "-master.electionTimeout=1s",  # after a restart, the only master waits so long for others
             f"-volume.port={volume}", "-volume.max=200", f"-filer.port={filer}",
             f"-filer.localSocket={self._folder / 'filer.sock'}", f"-s3.localSocket={self._folder / 's3.sock'}",
             "-s3", f"-s3.port={s3}", f"-s3.config={identities}", "-s3.port.iceberg=0", "-s3.port.lance=0",

@@ -10,8 +10,10 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import click
 import pytest
 
+from forebay.cli import cli
 from forebay.testing.servers import MotoServer
 
 sys.path.append(str(Path(__file__).parent))  # what runs a page is a program of its own, too
@@ -30,8 +32,13 @@ def name_of(path: Path) -> str:
 
 
 def run(page: Path, folder: Path, endpoint: str = "") -> str:
-    # Only what starts a JVM fast, for the page that needs one.
-    environment = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", **os.environ}
+    # For the page that starts Spark: a JVM that is there fast, and on this machine alone.
+    environment = {
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1 pyspark-shell",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        **os.environ,
+    }
     done = subprocess.run(
         [sys.executable, str(RUNNER), str(page), endpoint],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False,
@@ -97,6 +104,43 @@ def test_every_test_that_a_document_names_exists() -> None:
     for page in DOCUMENTS:
         named = set(re.findall(r"\b(test_\w+)\b(?!\*)", FENCE.sub("", page.read_text())))
         assert named <= there, f"{name_of(page)} names {sorted(named - there)}"
+
+
+def commands_named(text: str) -> list[list[str]]:
+    """The words after `forebay` wherever a page shows a command, in a block or within a line."""
+    lines = [line for _, _, body in fences(text) for line in body.splitlines()]
+    lines += [span.replace("\n", " ") for span in re.findall(r"`(forebay [^`]+)`", FENCE.sub("", text))]
+    shown = re.compile(r"(?:^|\$ |\| |&& )forebay (.+?)(?= \||&&|$)")
+    return [found.split() for line in lines for found in shown.findall(line)]
+
+
+def unknown_in(words: list[str], command: click.Command) -> str | None:
+    """The first word of a command line that there is no command or option for."""
+    context = click.Context(command)
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    options |= set(command.get_help_option_names(context))
+    for place, word in enumerate(words):
+        if word == "#":
+            return None
+        if word.startswith("--") and word.partition("=")[0] not in options:
+            return word
+        if isinstance(command, click.Group) and word.isalpha() and word.islower():
+            found = command.get_command(context, word)
+            return word if found is None else unknown_in(words[place + 1 :], found)
+    return None
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=name_of)
+def test_every_command_that_a_document_shows_exists_with_its_options(page: Path) -> None:
+    for words in commands_named(page.read_text()):
+        assert unknown_in(words, cli) is None, f"{name_of(page)}: forebay {' '.join(words)}"
+
+
+def test_command_that_does_not_exist_is_noticed() -> None:
+    text = "`forebay sweep URL`, ```console\n"
+    assert [unknown_in(words, cli) for words in commands_named(text)] == ["sweep"]
+    shown = "```console\n$ seq 9 | forebay --debug gc URL --forever && forebay groups move\n```\n"
+    assert [unknown_in(words, cli) for words in commands_named(shown)] == ["--forever", "move"]
 
 
 def test_every_page_of_the_documents_is_in_their_index() -> None:

@@ -404,18 +404,19 @@ class Queue:
 
         Raises:
             Fenced: another consumer has made a claim since, and nothing was changed.
+            Unknown: as `Fenced`, but it may have been recorded before that.
         """
 
-        def done(state: State) -> bool:
+        def done(state: State) -> bool | None:
             if isinstance(state, Manifest):
-                return state.epoch == claim.epoch and (state.count == 0 or state.first_sequence > through)
-            owner = state.owner
-            return (
-                owner is not None
-                and owner.claim_id == claim.claim_id
-                and owner.acked is not None
-                and owner.acked >= through
-            )
+                is_recorded = state.count == 0 or state.first_sequence > through
+                is_ours = state.epoch == claim.epoch
+            else:
+                owner = state.owner
+                is_recorded = owner is not None and owner.acked is not None and owner.acked >= through
+                is_ours = owner is not None and owner.claim_id == claim.claim_id
+            # Under another's claim it may be ours, of before that, or theirs.
+            return is_recorded and (is_ours or None)
 
         def change(state: State | None) -> State | None:
             state = state or self._empty()

@@ -7,8 +7,11 @@ loads Spark unless it runs it.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import tomllib
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -17,9 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from forebay.buffer.clock import Clock
 
 INTERRUPTED: Final = 130
+_TERMINATED: Final = 143
 _FAILED: Final = 2
 
 _COMMANDS: Final = {
@@ -54,7 +60,10 @@ class Session:
     """For tests."""
     storage_options: dict[str, Any] = field(default_factory=dict, repr=False)
     """From the settings file."""
-    debug: bool = False
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM: what Ctrl-C stores and tidies up is stored and tidied up."""
 
 
 class _Commands(click.Group):
@@ -68,14 +77,21 @@ class _Commands(click.Group):
             return None
         command = getattr(import_module(f"forebay.cli.{_COMMANDS[cmd_name][0]}"), cmd_name)
         assert isinstance(command, click.Command)  # noqa: S101 - the table above says so
+        _name_in_environment(command, f"FOREBAY_{cmd_name}")
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # before click sees it, which would print an empty line
+        except KeyboardInterrupt as error:  # before click sees it, which would print an empty line
             click.echo("interrupted", err=True)
-            ctx.exit(INTERRUPTED)
+            ctx.exit(_TERMINATED if isinstance(error, _Terminated) else INTERRUPTED)
+        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+            raise
+        except Exception as error:
+            if ctx.params["debug"]:
+                raise
+            ctx.exit(_explain(error))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -111,19 +127,23 @@ interrupted.""",
 )
 @click.option("--debug", is_flag=True, help="Show the whole trace of an error.")
 @click.pass_context
-def cli(ctx: click.Context, config: Path | None, debug: bool) -> None:
+def cli(ctx: click.Context, config: Path | None, debug: bool) -> None:  # noqa: ARG001 - `invoke` looks at debug
     """An ingestion buffer on object storage: write, read, watch and mend it from a shell."""
     settings = _read_settings(config) if config is not None else {}
     options = settings.pop("storage_options", {})
-    ctx.default_map = settings
-    ctx.obj = Session(clock=ctx.obj, storage_options=options, debug=debug)
+    name = ctx.invoked_subcommand or ""
+    command = cli.get_command(ctx, name)
+    if command is not None and name in settings:
+        ctx.default_map = {name: _by_parameter(command, settings[name], f"{config}: [{name}]")}
+    ctx.obj = Session(clock=ctx.obj, storage_options=options)
 
 
 def main(arguments: list[str] | None = None, *, clock: Clock | None = None) -> int:
     """Run a command, and return its exit status."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        status = cli.main(given, prog_name="forebay", standalone_mode=False, obj=clock)
+        with _unwinding_on_sigterm():
+            status = cli.main(given, prog_name="forebay", standalone_mode=False, obj=clock)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return _FAILED
@@ -136,11 +156,27 @@ def main(arguments: list[str] | None = None, *, clock: Clock | None = None) -> i
         # Whoever read our output has gone, as `| head` does; Python would complain again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as error:
-        if "--debug" in given:
-            raise
-        return _explain(error)
+    if status == _TERMINATED:
+        signal.raise_signal(signal.SIGTERM)  # whoever sent it sees that it was obeyed
     return status if isinstance(status, int) else 0
+
+
+@contextmanager
+def _unwinding_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM unwind a command as Ctrl-C does, unless somebody has decided otherwise."""
+
+    def terminate(_number: int, _frame: object) -> None:
+        raise _Terminated
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _explain(error: Exception) -> int:
@@ -166,4 +202,36 @@ def _read_settings(path: Path) -> dict[str, Any]:
             "for each command, such as [gc]",
             param_hint="--config",
         )
+    return settings
+
+
+def _long_name(option: click.Option) -> str:
+    """What users call an option: `dry_run` for `--dry-run`."""
+    return next(name for name in option.opts if name.startswith("--"))[2:].replace("-", "_")
+
+
+def _name_in_environment(command: click.Command, prefix: str) -> None:
+    """Let every option be set by its own name, also where its parameter has another: FOREBAY_CONSUME_FORMAT."""
+    for found in command.params:
+        if isinstance(found, click.Option) and found.envvar is None:
+            found.envvar = f"{prefix}_{_long_name(found)}".upper()
+    if isinstance(command, click.Group):
+        for name, part in command.commands.items():
+            _name_in_environment(part, f"{prefix}_{name}")
+
+
+def _by_parameter(command: click.Command, table: dict[str, Any], where: str) -> dict[str, Any]:
+    """A command's settings by the names of its parameters; a misspelt one must not pass for one that is not given."""
+    options = {_long_name(found): found.name for found in command.params if isinstance(found, click.Option)}
+    parts = command.commands if isinstance(command, click.Group) else {}
+    settings: dict[str, Any] = {}
+    for key, value in table.items():
+        name = options.get(key.replace("-", "_"))
+        if key in parts and isinstance(value, dict):
+            settings[key] = _by_parameter(parts[key], value, f"{where}.{key}")
+        elif name is not None:
+            settings[name] = value
+        else:
+            known = ", ".join(sorted({*options, *parts}))
+            raise click.BadParameter(f"{where} has {key}: there are {known}", param_hint="--config")
     return settings

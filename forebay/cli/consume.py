@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -17,6 +18,8 @@ from forebay.cli.output import format_option, write_entries, write_note
 from forebay.cli.target import Target, parse_place, takes_url
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from forebay.buffer.fetch import Batch
     from forebay.buffer.store import ObjectStore
 
@@ -60,17 +63,23 @@ def consume(
     store = target.open_existing()
     left = max_batches
     with _open_consumer(store, target, group, start) as consumer:
-        for found in consumer.batches(wait=follow):
-            if isinstance(consumer, Consumer):
-                write_entries(found, as_format)
-                consumer.ack_through(found.sequence)
-            else:
-                write_entries(found.batch, as_format)
-                consumer.ack_through(found.partition, found.batch.sequence)
+        for batch, ack in _follow(consumer, wait=follow):
+            write_entries(batch, as_format)
+            ack()
             left = None if left is None else left - 1
             if left == 0:
                 break
     return 0
+
+
+def _follow(consumer: Consumer | TopicConsumer, *, wait: bool) -> Iterator[tuple[Batch, Callable[[], None]]]:
+    """Each batch, and what acknowledges it."""
+    if isinstance(consumer, Consumer):
+        for batch in consumer.batches(wait=wait):
+            yield batch, partial(consumer.ack_through, batch.sequence)
+    else:
+        for partition, batch in consumer.batches(wait=wait):
+            yield batch, partial(consumer.ack_through, partition, batch.sequence)
 
 
 def _open_consumer(

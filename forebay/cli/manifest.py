@@ -76,7 +76,7 @@ def cat(target: Target, *, which: str, as_format: str) -> None:
     """Print the entries of one batch that the manifest lists."""
     store = target.one_buffer()
     queue = Queue(store, target.manifest_path)
-    if which.isdigit():
+    if which.isdecimal():
         found = queue.descriptors(int(which), 1)
     else:
         location = which.removeprefix(f"{store.url}/")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import TYPE_CHECKING, BinaryIO, Final
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
+from forebay.buffer.batch import MAX_ENTRY_BYTES
 from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.errors import ForebayError, InvalidInput
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.producer import Producer
@@ -18,6 +22,8 @@ from forebay.cli.target import Target, json_option, takes_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from forebay.buffer.coordinator import WriteHandle
 
 _READ_BYTES: Final = 1 << 20
 _PROGRESS_SECONDS: Final = 1.0
@@ -31,7 +37,8 @@ examples:
   tail -F app.log | forebay produce s3://lake/logs --metadata host=web-1
   my-program | forebay produce s3://lake/frames --length-prefixed
 
-It ends when everything is durable. Ctrl-C stores what was read so far. Exit status: 0 all is durable, 2 some of it is
+It ends when everything is durable, or at the first batch that cannot be stored. Ctrl-C and SIGTERM store what was read
+so far. Exit status: 0 all is durable, 2 some of it is
 not, 130 interrupted."""
 )
 @takes_url
@@ -65,22 +72,26 @@ def produce(
     clock = target.clock or SystemClock()
     producer = _open_producer(target, flush_interval, profile)
     entries = sent = 0
+    refused = _Refused()
     shows_progress = sys.stderr.isatty()
     shown_at = began = clock.monotonic()
-    interrupted = False
-    with producer:
+    interrupted: KeyboardInterrupt | None = None
+    with refused, producer:
         try:
             for block in _read_frames(file) if length_prefixed else _read_lines(file):
-                producer.produce(block, metadata=metadata.encode())
+                handle = producer.produce(block, metadata=os.fsencode(metadata))
+                handle.add_done_callback(partial(refused.note, entries=len(block)))
                 entries += len(block)
                 sent += sum(map(len, block))
+                if refused.error is not None:
+                    break
                 now = clock.monotonic()
                 if shows_progress and now - shown_at >= _PROGRESS_SECONDS:
                     shown_at = now
                     rate = sent / (now - began) / 1e6
                     click.echo(f"\r{count(entries)} entries, {size(sent)}, {rate:.1f} MB/s \033[K", nl=False, err=True)
-        except KeyboardInterrupt:
-            interrupted = True
+        except KeyboardInterrupt as error:
+            interrupted = error
     if shows_progress:
         click.echo("\r\033[K", nl=False, err=True)
     seconds = clock.monotonic() - began
@@ -88,9 +99,33 @@ def produce(
         write_json({"url": producer.url, "entries": entries, "bytes": sent, "seconds": seconds})
     else:
         write_note(f"{producer.url}: {count(entries)} entries ({size(sent)}) are durable, after {seconds:.1f} s")
-    if interrupted:
-        raise KeyboardInterrupt
+    if interrupted is not None:
+        raise interrupted
     return 0
+
+
+@dataclass(slots=True)
+class _Refused:
+    """Calls that could not be stored. Each batch fails by itself, so that closing the producer tells of the last."""
+
+    entries: int = 0
+    error: ForebayError | None = None
+
+    def note(self, handle: WriteHandle[Any], *, entries: int) -> None:
+        """Take note of what became of a call."""
+        try:
+            handle.result()
+        except ForebayError as error:
+            self.entries += entries
+            self.error = self.error or error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        if self.error is not None:
+            write_note(f"{count(self.entries)} entries are not known to be durable")
+            raise self.error
 
 
 def _open_producer(target: Target, flush_interval: float, profile: str) -> Producer | TopicProducer:
@@ -117,13 +152,16 @@ def _read_blocks(file: BinaryIO) -> Iterator[bytes]:
 
 def _read_lines(file: BinaryIO) -> Iterator[list[bytes]]:
     parts: list[bytes] = []
+    length = 0
     for block in _read_blocks(file):
         *lines, rest = block.split(b"\n")
         if lines:
             lines[0] = b"".join([*parts, lines[0]])
-            parts = []
+            parts, length = [], 0
             yield lines
         parts.append(rest)
+        length += len(rest)
+        _check_length(length)
     last = b"".join(parts)
     if last:
         yield [last]
@@ -135,7 +173,7 @@ def _read_frames(file: BinaryIO) -> Iterator[list[bytes]]:
         held += block
         frames, at = [], 0
         while len(held) - at >= 4:
-            end = at + 4 + int.from_bytes(held[at : at + 4], "little")
+            end = at + 4 + _check_length(int.from_bytes(held[at : at + 4], "little"))
             if end > len(held):
                 break
             frames.append(bytes(held[at + 4 : end]))
@@ -148,3 +186,12 @@ def _read_frames(file: BinaryIO) -> Iterator[list[bytes]]:
             f"the input ends in the middle of an entry, {len(held)} bytes after the last whole one; what came before "
             "is stored"
         )
+
+
+def _check_length(length: int) -> int:
+    if length > MAX_ENTRY_BYTES:
+        raise InvalidInput(
+            f"an entry has {length} bytes or more, and the most is {MAX_ENTRY_BYTES}: are these lines, or is it "
+            "--length-prefixed? What came before is stored"
+        )
+    return length

@@ -89,11 +89,10 @@ def takes_url(command: Callable[..., T]) -> Callable[..., T]:
     )
     @click.pass_obj
     @functools.wraps(command)
-    def with_target(
-        session: Session, url: str, option: dict[str, Any], manifest_path: str, data_prefix: str, **rest: Any
-    ) -> T:
-        target = Target(url, {**session.storage_options, **option}, manifest_path, data_prefix, session.clock)
-        return command(target, **rest)
+    def with_target(session: Session, /, **given: Any) -> T:
+        url, manifest_path, data_prefix = (given.pop(name) for name in ("url", "manifest_path", "data_prefix"))
+        options = {**session.storage_options, **given.pop("option")}
+        return command(Target(url, options, manifest_path, data_prefix, session.clock), **given)
 
     return with_target
 
@@ -131,4 +130,4 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, 
 
 def parse_place(text: str | None) -> str | int | None:
     """A place in a buffer as the command line gives it: a sequence if it is a number, else a word or a time."""
-    return int(text) if text is not None and text.lstrip("-").isdigit() else text
+    return int(text) if text is not None and text.removeprefix("-").isdecimal() else text

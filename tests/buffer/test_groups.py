@@ -36,7 +36,8 @@ def append(store: MemoryStore, count: int) -> None:
     for i in range(first, first + count):
         data = encode_batch([f"{i}".encode()], "none")
         store.put(f"data/{i}", data)
-        batches.append(NewBatch(f"data/{i}", (), Facts(len(data), 5, 1, crc32c(data), 1000 * i, 1000 * i + 999)))
+        facts = Facts(len(data), len(data) - 7, 1, crc32c(data), 1000 * i, 1000 * i + 999)
+        batches.append(NewBatch(f"data/{i}", (), facts))
     queue.append(batches)
 
 
@@ -232,6 +233,17 @@ def test_claim_fences_the_consumer_before_which_changes_nothing_more(store: Memo
     assert cursor_of(store, "etl") == before
     assert read(new) == list(range(10))
     assert len(read(other_group)) == 10, "each group has a fence of its own"
+
+
+def test_fenced_consumer_that_closes_does_not_let_go_of_its_successors_claim(store: MemoryStore) -> None:
+    before = Consumer(store, group="etl")
+    successor = Consumer(store, group="etl")
+
+    before.close()
+
+    assert Groups(store).describe("etl").alive
+    assert read(successor, 2) == [0, 1]
+    successor.ack_through(1)
 
 
 def test_two_rivals_that_claim_at_the_same_instant_are_told_apart_by_their_claim_ids(store: MemoryStore) -> None:

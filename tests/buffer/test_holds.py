@@ -114,6 +114,18 @@ def test_plan_is_of_the_head_that_the_hold_made(store: MemoryStore) -> None:
                 held.descriptors(**wrong)
 
 
+def test_batches_appended_while_a_hold_is_taken_are_in_its_plan(store: MemoryStore) -> None:
+    class AppendedMeanwhile(FaultyStore):
+        def replace(self, key: str, data: Any, version: str) -> Any:
+            if not self.calls["replace"]:
+                append(store, 5)
+            return super().replace(key, data, version)
+
+    with hold(AppendedMeanwhile(store)) as held:
+        assert (held.first, held.last) == (0, 14)
+        assert sequences(held) == list(range(15))
+
+
 def test_plan_is_read_in_pieces(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forebay.buffer.holds._PIECE", 70)
     append(store, 5 * KEPT_ENTRIES)

@@ -27,7 +27,8 @@ def append(store: MemoryStore, count: int) -> None:
     for i in range(first, first + count):
         data = encode_batch([f"{i}".encode()], "none")
         store.put(f"data/{i}", data)
-        batches.append(NewBatch(f"data/{i}", (), Facts(len(data), 5, 1, crc32c(data), 1000 * i, 1000 * i + 999)))
+        facts = Facts(len(data), len(data) - 7, 1, crc32c(data), 1000 * i, 1000 * i + 999)
+        batches.append(NewBatch(f"data/{i}", (), facts))
     queue.append(batches)
 
 

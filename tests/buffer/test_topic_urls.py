@@ -48,7 +48,8 @@ def append(buffer: ObjectStore, count: int) -> None:
     for i in range(count):
         data = encode_batch([f"{buffer.url[-5:]} {i}".encode()], "none")
         buffer.put(f"data/{i}", data)
-        batches.append(NewBatch(f"data/{i}", (), Facts(len(data), 5, 1, crc32c(data), 1000 * i, 1000 * i + 999)))
+        facts = Facts(len(data), len(data) - 7, 1, crc32c(data), 1000 * i, 1000 * i + 999)
+        batches.append(NewBatch(f"data/{i}", (), facts))
     queue.append(batches)
 
 

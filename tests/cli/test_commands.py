@@ -281,15 +281,21 @@ def test_settings_come_from_a_file_and_from_the_environment(
     url: str, shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tmp_path / "forebay.toml"
-    config.write_text('[tail]\nentries = 1\nas_format = "hex"\n')
+    config.write_text('[tail]\nentries = 1\nformat = "hex"\n[gc]\ndry-run = true\n[groups.list]\njson = true\n')
     assert shown("--config", str(config), "tail", url) == f"{b'2-b'.hex()}\n"
+    assert "would have deleted" in shown("--config", str(config), "gc", url)
+    assert shown("--config", str(config), "groups", "list", url) == ""
     monkeypatch.setenv("FOREBAY_TAIL_ENTRIES", "2")
     assert shown("tail", url).split() == ["2-a", "2-b"]
+    monkeypatch.setenv("FOREBAY_TAIL_FORMAT", "hex")
+    assert shown("tail", url).split() == [b"2-a".hex(), b"2-b".hex()]
+    monkeypatch.setenv("FOREBAY_GROUPS_LIST_JSON", "1")
+    assert shown("groups", "list", url) == ""
 
 
 def test_settings_that_nobody_knows_are_refused(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "forebay.toml"
-    for text in ("[tial]\nentries = 1\n", "entries = 1\n", "nonsense"):
+    for text in ("[tial]\nentries = 1\n", "entries = 1\n", "[tail]\nentires = 1\n", "nonsense"):
         config.write_text(text)
         assert main(["--config", str(config), "tail", url]) == 2
         assert "--config" in capsys.readouterr().err

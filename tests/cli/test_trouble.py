@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Semaphore
 
 import pytest
 
@@ -125,6 +126,9 @@ def test_unexpected_error_is_one_line_and_a_trace_with_debug(
     assert "please report it" in one_error(["stat", "URL"], "memory://bug", capsys)
     with pytest.raises(ZeroDivisionError):
         main(["--debug", "stat", "memory://bug"])
+    monkeypatch.setenv("FOREBAY_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["stat", "memory://bug"])
 
 
 def test_help_loads_nothing_heavy_and_starts_nearly_as_fast_as_python() -> None:
@@ -182,22 +186,72 @@ def test_reader_of_the_output_may_go(tmp_path: Path) -> None:
     assert forebay.buffer.Groups(url).describe("etl").waiting > 0, "what was not printed is not acknowledged"
 
 
-def test_ctrl_c_stores_what_was_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_ctrl_c_and_sigterm_store_what_was_read(number: signal.Signals, status: int, tmp_path: Path) -> None:
     url = f"file://{tmp_path}/clicks"
     process = subprocess.Popen(
-        [COMMAND, "produce", url],
+        [COMMAND, "produce", url, "--flush-interval", "3600"],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         # A shell that runs the tests in the background has them ignore Ctrl-C, and what they start as well.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  (it takes no lock)
     )
     assert process.stdin is not None
-    process.stdin.write(b"one\ntwo\nhalf")
+    process.stdin.write(b"one\n" * 100_000 + b"half")  # more than a pipe holds: what was written was mostly read
     process.stdin.flush()
-    consumer = forebay.Consumer(url, group="check")
-    found = next(iter(consumer.batches(wait=60.0)))
-    assert list(found.entries) == [b"one", b"two"]
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert b"2 entries (6 B) are durable" in err
+    assert process.returncode == status
+    stored = [entry for batch in forebay.Consumer(url) for entry in batch.entries]
+    assert set(stored) == {b"one"}
+    assert b"are durable" in err
+
+
+def test_batch_that_cannot_be_stored_is_told_though_later_ones_can(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, stored = MemoryStore.put, Semaphore(0)
+    lines = [b"one\n", b"two\n", b"three\n"]
+
+    def deny_the_second(store: MemoryStore, key: str, data: bytes) -> str:
+        stored.release()
+        if len(lines) == 1:
+            raise Denied("access was denied")
+        return put(store, key, data)
+
+    class Input:
+        """Gives a line once the one before is in a batch."""
+
+        def read1(self, size: int) -> bytes:
+            if not size or not lines or (len(lines) < 3 and not stored.acquire(timeout=60)):
+                return b""
+            return lines.pop(0)
+
+        read = read1
+
+    monkeypatch.setattr(MemoryStore, "put", deny_the_second)
+    monkeypatch.setattr("sys.stdin", Input())
+    assert main(["produce", "memory://denied-once", "--flush-interval", "0.001"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[0] == "1 entries are not known to be durable"
+    assert "error: access was denied" in err
+
+
+@pytest.mark.parametrize("arguments", [["--length-prefixed"], []])
+def test_entry_without_an_end_is_refused_before_memory_is_full(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forebay.cli.produce.MAX_ENTRY_BYTES", 1 << 20)
+    (tmp_path / "endless").write_bytes(b"x" * (2 << 20))
+    assert "the most is 1048576" in one_error(
+        ["produce", "URL", str(tmp_path / "endless"), *arguments], "memory://endless", capsys
+    )
+
+
+@pytest.mark.parametrize("place", ["--5", "²"])
+def test_odd_place_is_told(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"file://{tmp_path}/clicks"
+    forebay.Consumer(url, group="etl").close()
+    assert "unexpected" not in one_error(["groups", "reset", "URL", "etl", f"--to={place}"], url, capsys)
+    assert "unexpected" not in one_error(["batch", "cat", "URL", "--", place], url, capsys)

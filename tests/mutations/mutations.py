@@ -88,7 +88,18 @@ def run_tests(copy: Path, tests: Iterable[str]) -> subprocess.CompletedProcess[s
     """Run tests in a copy of the tree."""
     # Without bytecode: a file changed twice in one second would else be taken for what it was.
     settings = {"PYTHONPATH": str(copy / "site"), "PYTHONDONTWRITEBYTECODE": "1", "CI": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header", *tests]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "--no-header",
+        "--timeout=60",
+        *tests,
+    ]
     return subprocess.run(
         command, cwd=copy, env={**os.environ, **settings}, capture_output=True, text=True, check=False, timeout=SECONDS
     )

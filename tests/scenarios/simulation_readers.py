@@ -15,6 +15,8 @@ from forebay.runtime.portion import Portion
 class Consuming(Process):
     """Reads, commits in any order, and acknowledges what is committed without a gap."""
 
+    can_be_fenced = True
+
     def __init__(self, simulation: Simulation, name: str, group: str | None) -> None:
         super().__init__(simulation, name)
         self.group = group

@@ -185,21 +185,22 @@ class Simulation:
             raise Crash("the process is gone")
         self._back.release()
         process.go.acquire()
-        fault = self._draw_fault(line, is_write=is_write)
+        fault = self._draw_fault(process, is_write=is_write)
         self.trace.append(f"{len(self.trace)} {line.name}: {request}{f' ({fault.name})' if fault else ''}")
         if fault in {Fault.CRASH, Fault.CRASH_AFTER}:
             process.dead = True
             self.seen["crashes"] += 1
         return fault
 
-    def _draw_fault(self, line: Line, *, is_write: bool) -> Fault | None:
-        if line.doomed:
+    def _draw_fault(self, process: Process, *, is_write: bool) -> Fault | None:
+        if process.line.doomed:
             return Fault.CRASH
         if not self._troubled or self.random.random() >= self._fault_rate:
             return None
         fault = self.random.choice(FAULTS if is_write else READ_FAULTS)
-        if fault is Fault.OWN_RETRY and self.forgetful:
-            return Fault.LOSE_ANSWER  # else believed by who was forgotten at that very moment (rfcs/0005)
+        # It is believed by who is forgotten or fenced at that very moment (rfcs/0005).
+        if fault is Fault.OWN_RETRY and (self.forgetful or process.can_be_fenced):
+            return Fault.LOSE_ANSWER
         return fault
 
     def _disturb(self) -> None:
@@ -304,6 +305,8 @@ class Simulation:
 
 class Process:
     """Somebody who does things, one after the other, until it dies; then another does them in its place."""
+
+    can_be_fenced = False
 
     def __init__(self, simulation: Simulation, name: str) -> None:
         self.simulation = simulation

@@ -134,6 +134,25 @@ def test_claim_whose_answer_is_lost_is_not_taken_for_a_rivals_of_the_same_epoch(
     assert len(consumer.next_descriptors(5)) == 2
 
 
+@pytest.mark.parametrize("group", [None, "etl"])
+def test_ack_that_was_recorded_before_another_claimed_is_not_told_as_one_that_was_not(
+    story: Story, group: str | None
+) -> None:
+    """Found by the simulation: it was told as fenced, with nothing changed, and had moved the frontier."""
+    story.fill(3)
+    losing = Between(story.store, "replace", 1, nothing, Fault.LOSE_ANSWER)  # the first one is a claim or the group
+    looks = Between(losing, "get", 1 if group is None else 2, lambda: story.consumer(group))
+    consumer = story.consumer(group, store=looks)
+    consumer.next_descriptors(3)
+
+    with pytest.raises(Unknown):
+        consumer.ack_through(1)  # applied, then another consumer claims, then it looks
+
+    assert story.consumer(group).next_descriptors(3)[0].sequence == 2
+    with pytest.raises(Fenced):
+        consumer.ack_through(1)
+
+
 # Sealing and uploading
 
 

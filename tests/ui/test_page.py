@@ -62,6 +62,10 @@ class Browser:
         emulate = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", emulate)
 
+    def connect(self, connected: bool) -> None:
+        speed = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
+        self.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": not connected, **speed})
+
     def prefer(self, scheme: str) -> None:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
@@ -248,21 +252,34 @@ def test_topic_has_a_row_for_each_partition_and_a_total(browser: Browser, show: 
     assert rows[-1][6].startswith("etl, 60 batches")
 
 
-def test_page_finds_its_server_again(browser: Browser, show: Show, store: MemoryStore) -> None:
+def test_page_that_loses_its_server_says_so_and_goes_on_when_it_is_back(
+    browser: Browser, show: Show, store: MemoryStore
+) -> None:
     list_batches(store, 3, CLOCK)
-    first = show(store)
+    show(store)
     browser.wait_for("live")
-    first.close()
+    browser.connect(False)
     browser.wait_for("lost")
     assert "Is forebay ui still running?" in browser.text("#alerts")
     assert browser.text(".tile .figure").startswith("3"), "what was seen stays"
     list_batches(store, 1, CLOCK)
-    port = int(first.url.rstrip("/").rpartition(":")[2])
-    with Dashboard(store, port=port, interval=0.1).start():
-        browser.wait(lambda: browser.text(".tile .figure").startswith("4"))
-        browser.wait_for("live")
-        browser.driver.get("about:blank")
+    browser.connect(True)
+    browser.wait(lambda: browser.text(".tile .figure").startswith("4"))
+    browser.wait_for("live")
     browser.errors()  # the browser's own, of the requests that nobody answered
+
+
+def test_page_takes_the_history_of_a_server_that_was_started_again(
+    browser: Browser, show: Show, store: MemoryStore
+) -> None:
+    list_batches(store, 3, CLOCK)
+    first = show(store)
+    browser.wait(lambda: int(browser.run("document.body.dataset.points")) >= 5)
+    again = Dashboard(store, port=0)
+    again.sampler.sample()
+    first._server.state = again.sampler.state
+    browser.wait(lambda: browser.run("document.body.dataset.points") == "1")
+    again.close()
 
 
 def test_token_leaves_the_address_and_opens_the_page(browser: Browser, show: Show, store: MemoryStore) -> None:

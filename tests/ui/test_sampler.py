@@ -146,17 +146,18 @@ def test_store_that_does_not_answer_is_told_of_while_it_is_waited_for(store: Mem
     sampler.sample()
     switched.off = Fault.STALL
     looks = switched.calls.total()
-    looking = Thread(target=sampler.sample)
+    looking = Thread(target=sampler.sample, daemon=True)
     looking.start()
     while switched.calls.total() == looks:  # bounded by the suite's time limit
         looking.join(0.001)
-    assert sampler.state()["condition"] == "live"
+    before = sampler.state()
     clock.advance(20)
     state = sampler.state()
-    assert (state["condition"], state["seen"]["total"]["batches"]) == ("stale", 1)
-    assert "has not answered for 20 seconds" in state["error"]["message"]
     switched.release()
     looking.join()
+    assert before["condition"] == "live"
+    assert (state["condition"], state["seen"]["total"]["batches"]) == ("stale", 1)
+    assert "has not answered for 20 seconds" in state["error"]["message"]
     assert sampler.state()["condition"] == "live"
 
 
