@@ -194,13 +194,17 @@ class Consumer(Closing):
         return batch
 
     def check_missing(self, descriptor: BatchDescriptor) -> None:
-        """Return if a batch that was handed out here, and is not there, ought to be.
+        """Return if a batch that was handed out here, and is not there, is still this consumer's to deal with.
 
         Raises:
             Fenced: another consumer has taken over; once it had acknowledged the batch, the collector could sweep it.
-            Trimmed: retention dropped it.
+            Trimmed: retention dropped it, and `on_trimmed` is not `skip`.
         """
-        self._side.look(self._claim, descriptor.sequence - 1, 1)
+        try:
+            self._side.look(self._claim, descriptor.sequence - 1, 1)
+        except Trimmed:
+            if not self._skips:
+                raise
 
     def batches(self, *, wait: bool | float = False) -> Arrivals[Batch]:
         """Iterate over what follows, with `for` or `async for`.

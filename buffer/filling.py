@@ -30,6 +30,9 @@ BLOCK_BYTES = 1 << 22
 """Entries wait for their upload in blocks of about this size: large enough for native speed, and small enough that
 letting go of them one by one while a batch is encoded keeps memory where it was."""
 
+_MOST_ROOM = 1 << 28
+"""Memory that is set aside for one piece; what a batch has beyond that stays in blocks."""
+
 # Making a block costs as much as copying this much, and making an array as putting so many entries into one: smaller
 # calls wait for others to share it.
 _SMALL_CALL_BYTES = 256 << 10
@@ -142,15 +145,29 @@ class Blocks:
     """
 
     def __init__(self, room: int = 0) -> None:
-        self._room = room
+        self._room = min(room, _MOST_ROOM)
         self._piece: memoryview | None = None
         self._used = 0
         self._rest: list[memoryview] = []
 
     def append(self, block: memoryview) -> None:
         """Add a block. It is copied, or kept."""
-        if self._piece is None and self._room and not self._rest and shrinks(block):
+        if len(self._rest) == 1 and self._piece is None:
+            self._begin_piece(len(block))  # one alone is a piece already
+        self._add(block)
+
+    def _begin_piece(self, more: int) -> None:
+        (first,) = self._rest
+        if len(first) + more > self._room or not shrinks(first):
+            return
+        try:
             self._piece = memoryview(pa.allocate_buffer(self._room)).cast("B")  # pages not written to are not there
+        except MemoryError:
+            return  # a row of blocks does as well
+        self._rest = []
+        self._add(first)
+
+    def _add(self, block: memoryview) -> None:
         end = self._used + len(block)
         if self._piece is None or self._rest or end > self._room:
             self._rest.append(block)

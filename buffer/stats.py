@@ -215,7 +215,7 @@ class Observer:
             batches=retained.batches,
             entries=retained.entries,
             stored_bytes=retained.stored_bytes,
-            raw_bytes=_sum(facts and facts.raw_bytes for facts in recent) if len(recent) == state.count else None,
+            raw_bytes=_raw_bytes(recent) if len(recent) == state.count else None,
             oldest_ms=oldest[0].first_time_ms if oldest else None,
             newest_ms=newest[0].last_time_ms if newest else None,
             age_seconds=retained.seconds if oldest else None,
@@ -283,6 +283,10 @@ def _rates(recent: Sequence[Facts | None], now_ms: int) -> tuple[float | None, f
     span = max(_LEAST_SPAN, (end - max(begin, told_since)) / 1000)
     counted = [known for known in facts if known.last_time_ms >= begin]
     return sum(known.records for known in counted) / span, sum(known.object_bytes for known in counted) / span
+
+
+def _raw_bytes(recent: Sequence[Facts | None]) -> int | None:
+    return _sum(None if facts is None else facts.raw_bytes for facts in recent)
 
 
 def _describe_holds(head: Head, now_ms: int) -> tuple[HoldStats, ...]:

@@ -153,11 +153,16 @@ class Pipeline:
             return
         try:
             table = self._decoder(batch)
+        except MemoryError:
+            raise  # this machine's fault, not the batch's
         except Exception as error:  # noqa: BLE001 - a decoder may raise anything
             self._bury(reading, descriptor, batch, _describe(error))
             return
         if not isinstance(table, pa.Table):
-            raise InvalidInput(f"a decoder must return a pyarrow.Table, not {type(table).__name__}")
+            raise InvalidInput(
+                f"{reading.url}: a decoder must return a pyarrow.Table, not {type(table).__name__}, as of batch "
+                f"{descriptor.sequence}"
+            )
         held = held_bytes(batch, table)
         with self.lock:
             reading.sizes.learn(batch, held)
@@ -225,6 +230,8 @@ class Pipeline:
     def _send(self, reading: Reading, portion: Portion) -> Answer:
         try:
             whole = portion.commit(reading.url)
+        except MemoryError as error:
+            return Fatal(_describe(error))
         except pa.ArrowException as error:
             return Fatal(f"its batches do not make one table: {error}", poison=True)
         return commit(self.sink, whole)

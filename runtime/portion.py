@@ -131,8 +131,13 @@ class Cutter:
 
     @property
     def due(self) -> float | None:
-        """When what is there has waited long enough for more; None if nothing is."""
-        return self._since + self._combining.max_seconds if self._open and self._combining else None
+        """When what is there has waited long enough for more; None if nothing is, or if it was planned to be longer.
+
+        A planned portion has to be cut as it was recorded, however long the rest takes: it may have been committed so.
+        """
+        if not self._open or self._combining is None or self._open[-1].sequence < self._last_planned:
+            return None
+        return self._since + self._combining.max_seconds
 
     def __len__(self) -> int:
         """How many batches wait for more."""

@@ -73,6 +73,7 @@ class Runtime:
                 f"least {needed}, not {self.config.max_bytes}"
             )
         self._events = events
+        self._dead_letters_url = None if dead_letters is None else dead_letters.url
         self._pipeline = Pipeline(
             sink, self.config, decoder, dead_letters, events, clock=self._clock, random=self._random
         )
@@ -219,12 +220,16 @@ class Runtime:
         return joins
 
     def _check_new(self, readers: list[tuple[str, str]]) -> None:
-        """Raise if a source is read already: opening it again would fence ourselves."""
+        """Raise if a source is read already, which would fence ourselves, or takes what we cannot use of it."""
         with self._pipeline.lock:
             known = {(reading.url, reading.reader.group) for _source, others in self._opened for reading in others}
         twice = known.intersection(readers)
         if twice:
             raise InvalidInput(f"{min(twice)[0]} is read by this runtime already, for the same reader")
+        if self._dead_letters_url in {url for url, _group in readers}:
+            raise InvalidInput(
+                f"{self._dead_letters_url} would get dead letters of its own, for ever: give them another buffer"
+            )
 
     def _wait(self, log_progress: Callable[[], None] | None) -> None:
         """Wait for the end, and say now and then how it goes."""

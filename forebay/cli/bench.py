@@ -16,7 +16,7 @@ from forebay.buffer.names import mint
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.folder import FolderStore
 from forebay.cli.output import write_json, write_note, write_table
-from forebay.cli.target import Target, json_option, takes_url
+from forebay.cli.target import Target, json_option, remove_folder, takes_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -56,7 +56,8 @@ def bench(target: Target, *, as_json: bool, mib: int, entry_bytes: int) -> None:
     """Measure writing, reading and the time to durable on a store of yours."""
     clock = target.clock or SystemClock()
     store = target.open()
-    scratch = FolderStore(store, f"bench-{mint(clock, system_random())}")
+    folder = f"bench-{mint(clock, system_random())}"
+    scratch = FolderStore(store, folder)
     blocks = _make_blocks(mib << 20, entry_bytes)
     raw = sum(len(block) for block in blocks) * entry_bytes
     try:
@@ -66,9 +67,8 @@ def bench(target: Target, *, as_json: bool, mib: int, entry_bytes: int) -> None:
         durable = _round_trips(scratch, clock)
     finally:
         write_note("removing what was written …")
-        failures = scratch.delete([info.key for info in scratch.list()])
-        for error in failures.values():
-            write_note(f"left: {error}")
+        for left in remove_folder(store, folder, [info.key for info in store.list(f"{folder}/")]):
+            write_note(f"left: {left}")
     results = [
         Result("produce", raw / ours_in / 1e6, plain_in / ours_in),
         Result("plain compress and put", raw / plain_in / 1e6, 1.0),

@@ -21,7 +21,7 @@ from forebay.buffer.stats import describe_all, total
 from forebay.buffer.store import open_store
 from forebay.buffer.store.base import Applied, NotApplied
 from forebay.cli.output import age, count, write_json, write_line
-from forebay.cli.target import json_option, storage_option
+from forebay.cli.target import json_option, remove_folder, storage_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,7 +149,7 @@ def _check_store(store: ObjectStore) -> Iterator[Check]:
         )
         return
     finally:
-        left = _delete(store, key)
+        left = _delete(store, folder, key)
     yield Check("delete", "failed" if left else "ok", left or "what was written is gone again")
     yield _check_buffer(store)
 
@@ -194,8 +194,8 @@ def _check_buffer(store: ObjectStore) -> Check:
     return Check("buffer", "ok", f"{count(found.batches)} batches, {len(found.groups)} groups")
 
 
-def _delete(store: ObjectStore, key: str) -> str:
+def _delete(store: ObjectStore, folder: str, key: str) -> str:
     try:
-        return "; ".join(str(error) for error in store.delete([key]).values())
+        return "; ".join(remove_folder(store, folder, [key]))
     except ForebayError as error:
         return f"{key} is left: {error}"

@@ -12,6 +12,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from forebay.buffer.errors import InvalidInput
+from forebay.cli.target import options_for
 from forebay.runtime import (
     BufferSink,
     CallableSink,
@@ -99,7 +100,13 @@ def read_job(path: Path, storage_options: dict[str, Any]) -> Job:
     options = {**file.storage_options, **storage_options}
     return Job(
         [
-            Source(found.url, found.group, found.from_, found.partitions, storage_options=options)
+            Source(
+                found.url,
+                found.group,
+                found.from_,
+                found.partitions,
+                storage_options=options_for(found.url, options),
+            )
             for found in file.sources
         ],
         lambda: _make_sink(path, file.sink, options),
@@ -119,6 +126,7 @@ def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any]) -> Sink:
             _load(path, _needed(path, wanted.function, "function")), in_order=wanted.in_order, **settings
         )
     url = _needed(path, wanted.url, "url")
+    options = options_for(url, options)
     match wanted.kind:
         case "parquet":
             return ParquetSink(url, by_date=wanted.by_date, storage_options=options, **settings)

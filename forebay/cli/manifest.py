@@ -45,12 +45,12 @@ def dump(target: Target, *, first: int | None) -> None:
     at = max(state.first_sequence, first or 0)
     listed = []
     while found := queue.descriptors(at, _AT_ONCE, state=state):
-        listed += [_describe(descriptor) for descriptor in found]
+        listed += _named(found)
         at = found[-1].sequence + 1
     shown: dict[str, Any] = {"url": queue.url, "version": 2 if isinstance(state, Head) else 1}
     if isinstance(state, Head):
-        fields = {name: getattr(state, name) for name in state.__struct_fields__ if name not in ("entries", "writers")}
-        shown["head"] = {**fields, "writers": len(state.writers)}
+        shown["head"] = {**_named(state), "writers": len(state.writers)}
+        del shown["head"]["tail"]  # they are among the batches
     else:
         shown["epoch"] = state.epoch
     shown |= {"first_sequence": state.first_sequence, "next_sequence": state.next_sequence, "batches": listed}
@@ -94,11 +94,10 @@ def _all(queue: Queue) -> Iterator[BatchDescriptor]:
         at = found[-1].sequence + 1
 
 
-def _describe(descriptor: BatchDescriptor) -> dict[str, Any]:
-    metadata = [
-        {"start_index": item.start_index, "ingestion_time_ms": item.ingestion_time_ms, "payload": item.payload}
-        for item in descriptor.metadata
-    ]
-    facts = descriptor.facts
-    known = {} if facts is None else {name: getattr(facts, name) for name in facts.__struct_fields__}
-    return {"sequence": descriptor.sequence, "location": descriptor.location, "facts": known, "metadata": metadata}
+def _named(value: Any) -> Any:
+    """A value as JSON with names, where it is stored as arrays without."""
+    if isinstance(value, msgspec.Struct):
+        return {name: _named(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {name: _named(item) for name, item in value.items()}
+    return [_named(item) for item in value] if isinstance(value, tuple | list) else value

@@ -15,7 +15,7 @@ from forebay.buffer.eventlog import AuditTrail
 from forebay.buffer.producer import Producer
 from forebay.cli.job import read_job
 from forebay.cli.output import count, size, write_json, write_note
-from forebay.cli.target import events_option, json_option, open_log, storage_option
+from forebay.cli.target import events_option, json_option, open_log, options_for, storage_option
 from forebay.runtime import Runtime
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ def run(
         sink = opened.enter_context(found.make_sink())
         letters = None
         if found.dead_letters is not None:
-            letters = opened.enter_context(Producer(found.dead_letters, storage_options=found.storage_options))
+            options = options_for(found.dead_letters, found.storage_options)
+            letters = opened.enter_context(Producer(found.dead_letters, storage_options=options))
         trail = None
         if events is not None:
             trail = AuditTrail(opened.enter_context(open_log(events, found.storage_options)))

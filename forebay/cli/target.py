@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import shutil
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -17,7 +20,7 @@ from forebay.buffer.store import open_store
 from forebay.buffer.topic import buffers_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from forebay.buffer.clock import Clock
     from forebay.buffer.eventlog import EventLog
@@ -68,6 +71,19 @@ class Target:
     def open_audit_trail(self, log: str | None) -> AuditTrail | None:
         """Return the audit trail in an event log, if one was named; one in object storage is reached as the buffer."""
         return None if log is None else AuditTrail(open_log(log, self.storage_options))
+
+
+def remove_folder(store: ObjectStore, folder: str, keys: Iterable[str]) -> list[str]:
+    """Delete the objects in a folder that a command has made for itself, and return what was left, each with why."""
+    failures = store.delete(keys)
+    if not failures and store.url.startswith("file://"):  # where an object leaves its folder and a lock behind
+        shutil.rmtree(Path(unquote(urlsplit(store.url).path), folder), ignore_errors=True)
+    return [str(error) for error in failures.values()]
+
+
+def options_for(url: str, storage_options: dict[str, Any]) -> dict[str, Any]:
+    """Return how to reach a store, for a URL that may be beside others: files and memory are just there."""
+    return {} if url.startswith(("file://", "memory://")) else storage_options
 
 
 def open_log(url: str | None, storage_options: dict[str, Any]) -> EventLog:

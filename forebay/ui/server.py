@@ -234,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Say nothing: the base class would write the address, and so the token, to the terminal."""
+        """Write nothing to the terminal: connections that a browser opens ahead and never uses are no news."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:  # noqa: ARG002 - the base class's
         """Note a request without its query, where a token may be."""

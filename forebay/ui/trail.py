@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from forebay.buffer.eventlog.model import Record
 
 KEPT_EVENTS: Final = 50
-LOOKED_BACK: Final = 2000
-"""Events before the last one that the first look reads."""
-_READ_AT_ONCE: Final = 500
+LOOKED_BACK: Final = 1000
+"""Events before the last one that the first look begins at."""
+READ_AT_ONCE: Final = 200
+"""Events that one look reads at most: in object storage each may be a request, and the buffer must not wait."""
 _SAME_SWEEP_MS: Final = 60_000
 """A sweep deletes a thousand objects at a time; so long after one another, two requests are two sweeps."""
 _LONGEST_TEXT: Final = 500
@@ -48,10 +49,9 @@ class Trail:
         """Read what was appended since, and return what is known, the newest event first."""
         if self._after is None:
             self._after = max(-1, (self._log.latest(AUDIT_TOPIC) or 0) - LOOKED_BACK)
-        while records := self._log.read_range(AUDIT_TOPIC, after=self._after, limit=_READ_AT_ONCE):
-            for record in records:
-                self._take(record)
-            self._after = records[-1].offset
+        for record in self._log.read_range(AUDIT_TOPIC, after=self._after, limit=READ_AT_ONCE):
+            self._take(record)
+            self._after = record.offset
         return {
             "url": self.url,
             "events": list(reversed(self._events)),

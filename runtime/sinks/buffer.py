@@ -81,6 +81,8 @@ class BufferSink(Sink):
         If the process dies or an answer is lost on the way, some of the calls are durable. A replay makes the same
         calls with the same numbers, and the target takes those that it does not have.
         """
+        if commit.url in {store.url for store in self._targets}:
+            return Fatal(f"{commit.url} would be copied into itself, for ever: copy it to another buffer")
         try:
             parts = [(number, _calls(rows)) for number, rows in self._split(commit.table)]
         except InvalidInput as error:

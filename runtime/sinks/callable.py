@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from forebay.runtime.contract import Answer, Combining, Commit, CommitIdentity, Committed, Sink
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     Function: TypeAlias = Callable[[Commit], Awaitable[Answer | None] | Answer | None]
+
+
+_CLOSE_SECONDS: Final = 10.0
+"""How long what still runs may take to be cancelled: one that will not be must not keep the process from ending."""
 
 
 class CallableSink(Sink):
@@ -52,7 +56,7 @@ class CallableSink(Sink):
             thread, self._thread = self._thread, None
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+            thread.join(_CLOSE_SECONDS)
 
     def _run(self, result: Awaitable[Answer | None]) -> Answer | None:
         async def wait() -> Answer | None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from random import Random
 
 import pyarrow as pa
@@ -59,6 +60,29 @@ def test_blocks_that_shrink_become_one_piece(call: list[bytes]) -> None:
     assert [len(block) for block in filled.take_blocks()] == [filled.raw_bytes]
 
 
+@pytest.mark.parametrize("flush_size_bytes", [1 << 50, sys.maxsize])
+@pytest.mark.parametrize("calls", [[[b"x"]], [LARGE], [[b"x"], LARGE, [b"y"]]])
+def test_batch_that_is_flushed_by_time_alone_sets_no_memory_aside_for_its_size(
+    calls: list[list[bytes]], flush_size_bytes: int
+) -> None:
+    found, _ = fill(*calls, in_one_piece=True, flush_size_bytes=flush_size_bytes)
+    assert found == [entry for call in calls for entry in call]
+
+
+def test_where_memory_is_short_blocks_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(size: int) -> None:
+        raise pa.ArrowMemoryError(f"malloc of size {size} failed")
+
+    filling = Filling(64 << 20, in_one_piece=True)
+    with monkeypatch.context() as short:
+        short.setattr("forebay.buffer.filling.pa.allocate_buffer", refuse)
+        filling.apply(check_call(LARGE, b"", 0))
+    filled, _ = filling.freeze()
+    blocks = filled.take_blocks()
+    assert len(blocks) > 1
+    assert list(decode_batch(encode_blocks(blocks, filled.count)).entries) == LARGE
+
+
 def test_blocks_that_do_not_shrink_stay_apart() -> None:
     noise = Random(1).randbytes(BLOCK_BYTES)
     filling = Filling(64 << 20, in_one_piece=True)
@@ -78,7 +102,6 @@ def test_large_call_is_counted_by_what_it_holds(entries: object) -> None:
 
 @pytest.mark.parametrize("rows", [10, 2000])
 def test_slice_of_an_array_does_not_keep_the_whole_array(rows: int) -> None:
-    before = pa.total_allocated_bytes()
     whole = pa.array([b"x" * 1000] * 50_000, pa.binary())
     call = check_call(whole.slice(100, rows), b"", 0)
     del whole

@@ -238,6 +238,8 @@ def test_claim_fences_the_consumer_before_which_changes_nothing_more(store: Memo
 def test_fenced_consumer_that_closes_does_not_let_go_of_its_successors_claim(store: MemoryStore) -> None:
     before = Consumer(store, group="etl")
     successor = Consumer(store, group="etl")
+    with pytest.raises(Fenced):
+        before.next_descriptors(1)
 
     before.close()
 

@@ -58,6 +58,14 @@ def test_job_copies_into_a_buffer_and_calls_a_function(
     assert sum(sys.modules["my_sink"].seen) == 10
 
 
+def test_storage_options_are_for_the_stores_that_take_some(tmp_path: Path, url: str) -> None:
+    sink = f'[sink]\nkind = "parquet"\nurl = "file://{tmp_path}/out"\n'
+    letters = f'[dead_letters]\nurl = "file://{tmp_path}/dead"\n'
+    path = job(tmp_path, url, sink + letters + '[storage_options]\nregion = "eu-central-1"\n')
+    assert main(["run", path, "--until-caught-up"]) == 0
+    assert pq.read_table(tmp_path / "out").num_rows == 10
+
+
 def test_dead_letters_and_events_are_kept_where_the_job_says(tmp_path: Path, url: str) -> None:
     with forebay.Producer(url) as producer:
         producer.produce(b"no JSON").result(timeout=30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
 import sys
@@ -219,10 +220,10 @@ def test_batch_that_cannot_be_stored_is_told_though_later_ones_can(
             raise Denied("access was denied")
         return put(store, key, data)
 
-    class Input:
+    class Input(io.BufferedIOBase):
         """Gives a line once the one before is in a batch."""
 
-        def read1(self, size: int) -> bytes:
+        def read1(self, size: int = -1, /) -> bytes:
             if not size or not lines or (len(lines) < 3 and not stored.acquire(timeout=60)):
                 return b""
             return lines.pop(0)

@@ -20,7 +20,7 @@ GUARDS = mutations.load_guards()
 
 
 @cache
-def tests_of(path: str) -> set[str]:
+def functions_in(path: str) -> set[str]:
     tree = ast.parse((mutations.TOP / path).read_text())
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
@@ -31,7 +31,7 @@ def problem_with(guard: Guard) -> str | None:
     except (Moved, SyntaxError, FileNotFoundError) as error:
         return str(error)
     path, _, test = guard.test.partition("::")
-    return None if test.partition("[")[0] in tests_of(path) else f"{guard.name}: there is no {guard.test}"
+    return None if test.partition("[")[0] in functions_in(path) else f"{guard.name}: there is no {guard.test}"
 
 
 def test_every_guard_can_be_taken_out_and_its_test_is_there() -> None:

@@ -11,7 +11,7 @@ from filled import NoPauses, acked, append_data, fill, new_buffer, run
 
 from forebay.buffer.batch import encode_batch
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Corrupt, NotFound
+from forebay.buffer.errors import Corrupt, InvalidInput, NotFound
 from forebay.buffer.fetch import Batch
 from forebay.buffer.manifest import Queue
 from forebay.buffer.producer import Producer
@@ -210,3 +210,37 @@ def test_bucket_that_is_gone_is_no_poison() -> None:
     with pytest.raises(NotFound, match="bucket"):
         run(consumer, LedgerSink())
     fill(store, 1)
+
+
+def test_lack_of_memory_is_no_poison(letters: Producer) -> None:
+    def run_out(batch: Batch) -> pa.Table:
+        if batch.sequence == 4:
+            raise pa.ArrowMemoryError("malloc of size 1000000 failed")
+        return batch.records()
+
+    store = new_buffer("memory-is-short")
+    with pytest.raises(MemoryError):
+        run(store, LedgerSink(), decoder=run_out, dead_letters=letters)
+    assert read_letters(letters) == []
+    run(store, LedgerSink(), dead_letters=letters)
+    assert acked(store) == 9
+
+
+def test_lack_of_memory_to_put_batches_together_is_no_poison(
+    letters: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_tables: object, **_settings: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 1000000 failed")
+
+    monkeypatch.setattr("forebay.runtime.portion.pa.concat_tables", run_out)
+    store, sink = new_buffer("memory-is-short-later"), LedgerSink()
+    sink.combining = Combining(target_bytes=100)
+    with pytest.raises(Halted, match="malloc of size"):
+        run(store, sink, dead_letters=letters)
+    assert read_letters(letters) == []
+
+
+def test_dead_letters_never_go_to_a_source() -> None:
+    store = new_buffer("its-own-letters", 1)
+    with Producer(store) as letters, pytest.raises(InvalidInput, match="another buffer"):
+        run(store, LedgerSink(), dead_letters=letters)

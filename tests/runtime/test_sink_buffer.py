@@ -244,3 +244,12 @@ def test_keys_must_be_binary_and_one_a_row(topic: Topic) -> None:
             answer = sink.commit(commit_of(0))
         assert isinstance(answer, Fatal)
         assert reason in answer.reason
+
+
+def test_buffer_is_never_copied_into_itself() -> None:
+    commit = commit_of(0)
+    with BufferSink(MemoryStore(commit.url)) as sink:
+        answer = sink.commit(commit)
+    assert isinstance(answer, Fatal)
+    assert "into itself" in answer.reason
+    assert not answer.poison

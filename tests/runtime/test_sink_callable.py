@@ -78,6 +78,24 @@ def test_closing_cancels_what_still_runs_and_may_be_repeated() -> None:
     sink.close()
 
 
+def test_closing_leaves_behind_what_will_not_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, released = threading.Event(), threading.Event()
+
+    async def block_the_loop(_commit: Commit) -> None:
+        started.set()
+        released.wait(60)
+
+    monkeypatch.setattr("forebay.runtime.sinks.callable._CLOSE_SECONDS", 0.01)
+    sink = CallableSink(block_the_loop)
+    committing = threading.Thread(target=sink.commit, args=[COMMIT], daemon=True)
+    committing.start()
+    assert started.wait(30)
+    sink.close()
+    assert committing.is_alive()
+    released.set()
+    committing.join(60)
+
+
 def test_sink_never_says_that_something_is_there() -> None:
     assert CallableSink(lambda _commit: None).check_committed(COMMIT.identity) is False
 

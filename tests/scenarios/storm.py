@@ -284,8 +284,7 @@ class Storm:
         doubled = len(found) - len(set(found))
         if self.profile == "native":
             assert not doubled, f"seed {self.seed}: {[e for e, times in Counter(found).items() if times > 1][:5]}"
-            files = ds.dataset(self.home / "parquet")
-            assert sorted(value.decode() for value in files.to_table()["value"].to_pylist()) == sorted(found)
+            self._check_files(found)
         durable = sum(self._check_producer(part.name, found) for part in self._cast if part.role == "producer")
         assert durable, f"seed {self.seed}: nothing was durable, so this says nothing"
         kept = self._check_store()
@@ -309,6 +308,16 @@ class Storm:
         assert sorted(first) == list(range(state.next_sequence)), f"seed {self.seed}: a gap, or not all was read"
         assert all(log == first for log in others), f"seed {self.seed}: two readers saw different logs"
         return first
+
+    def _check_files(self, found: list[str]) -> None:
+        """Check that the Parquet files hold the log, and nothing twice."""
+        table = ds.dataset(self.home / "parquet").to_table(columns=["value"])
+        written, expected = Counter(value.decode() for value in table["value"].to_pylist()), Counter(found)
+        missing, doubled = sorted((expected - written).elements()), sorted((written - expected).elements())
+        assert written == expected, (
+            f"seed {self.seed}: in the Parquet files {len(missing)} are missing and {len(doubled)} too many: "
+            f"{missing[:5]}, {doubled[:5]}"
+        )
 
     def _check_producer(self, name: str, found: list[str]) -> int:
         """Compare a producer's ledger with the log, and return how many entries it was told to be durable."""

@@ -469,6 +469,32 @@ def test_two_collectors_at_once_do_no_harm(story: Story, at: int, monkeypatch: p
     assert sequences == list(range(5 if store.reached else 3, story.head.next_sequence))
 
 
+def test_collector_whose_segment_another_has_swept_looks_again(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head, "KEPT_ENTRIES", 1)
+    monkeypatch.setattr(head, "FANOUT", 2)
+    writer = story.queue()  # one that stays seals what it knows of
+    for _ in range(12):
+        writer.append([story.upload()])
+    consumer = story.consumer("etl")
+    consumer.next_descriptors(12)
+    consumer.ack_through(0)  # in the middle of what an index node holds, which has to be read for the trim
+
+    class SweptMeanwhile(FaultyStore):
+        def get(self, key: str) -> Any:
+            if key.startswith("segments/") and not story.store.deleted:
+                consumer.ack_through(11)
+                story.clock.advance(GRACE * 2)
+                story.fill(1)
+                story.collector().collect_once()
+                assert key in story.store.deleted
+            return super().get(key)
+
+    story.collector(SweptMeanwhile(story.store)).collect_once()
+
+    assert story.store.deleted
+    assert story.head.first_sequence == 12
+
+
 class EveryRequest(FaultyStore):
     """A store in which something happens just before the n-th request of any kind."""
 

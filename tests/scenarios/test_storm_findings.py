@@ -1,10 +1,13 @@
 """What storms found, each as a short story that always runs.
 
-A reader was stopped between being handed a batch and fetching it. Meanwhile another took over, acknowledged it, and the
-collector swept it; or retention dropped it. It found nothing there, and took that for a damaged batch: the runtime
-halted, or wrote a dead letter, instead of hearing that it had been fenced.
+- A reader was stopped between being handed a batch and fetching it. Meanwhile another took over, acknowledged it, and
+  the collector swept it; or retention dropped it. It found nothing there, and took that for a damaged batch: the
+  runtime halted, or wrote a dead letter, instead of hearing that it had been fenced.
+- A runtime that was to repeat a range of its predecessor's, and took several looks at a slow store to read it, cut it
+  short when it had waited long enough for more to combine: as other commits than before, so that rows were there twice.
 
-Mutation notes: `check_missing` in `Pipeline._prepare`, and the second look in `Consumer._peek`.
+Mutation notes: `check_missing` in `Pipeline._prepare`, the second look in `Consumer._peek`, the planned ranges in
+`Cutter.due`.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from forebay.buffer.producer import Producer
 from forebay.buffer.store.base import StoredObject
 from forebay.buffer.store.memory import MemoryStore
 from forebay.gc import Collector, Retention
-from forebay.runtime import Halted, Runtime, RuntimeConfig, Source
+from forebay.runtime import Combining, Halted, Runtime, RuntimeConfig, Source
 from forebay.testing import FaultyStore, ManualClock
 from forebay.testing.ledger import LedgerSink
 
@@ -131,3 +134,18 @@ def test_batch_that_is_really_missing_is_still_reported_as_such(scene: Scene) ->
         Consumer(scene.stopped).next_batch()
     with pytest.raises(Halted, match="NotFound"):
         run(scene, "etl")
+
+
+def test_planned_range_is_repeated_as_it_was_however_many_looks_it_takes() -> None:
+    store = MemoryStore("memory://findings-planned")
+    with Producer(store) as producer:
+        for number in range(12):
+            producer.produce(b"%d" % number)
+            producer.flush().wait()
+    dying = Consumer(store, group="etl")
+    dying.next_descriptors(10)
+    dying.plan([9])  # as one commit, that may have been made
+    impatient = LedgerSink(combining=Combining(target_bytes=1 << 20, max_seconds=1e-6))
+    config = RuntimeConfig(descriptors_per_look=2)
+    Runtime([Source(store, group="etl")], impatient, config).run(until_caught_up=True, show_progress=False)
+    assert impatient.ranges[0] == (0, 9)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from forebay.buffer.clock import Clock, system_random
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.errors import Unavailable
 from forebay.buffer.manifest import Queue
 from forebay.buffer.model import Facts, Metadata, NewBatch
 from forebay.buffer.names import mint
 from forebay.buffer.store import ObjectStore
+from forebay.buffer.store.base import StoredObject
+from forebay.buffer.store.folder import FolderStore
 
 
 def list_batches(store: ObjectStore, count: int, clock: Clock, *, entries: int = 10, apart: float = 0.0) -> None:
@@ -26,3 +29,23 @@ def read_batches(store: ObjectStore, count: int, group: str | None) -> None:
     with Consumer(store, group=group) as consumer:
         (*_, last) = consumer.next_descriptors(count)
         consumer.ack_through(last.sequence)
+
+
+class OnePartitionDown(FolderStore):
+    """The topic in the folder `topic` of a store, of which one partition can be made unreadable."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner, "topic")
+        self.down = False
+
+    def get(self, key: str) -> StoredObject:
+        self._check(key)
+        return super().get(key)
+
+    def get_if_changed(self, key: str, version: str) -> StoredObject | None:
+        self._check(key)
+        return super().get_if_changed(key, version)
+
+    def _check(self, key: str) -> None:
+        if self.down and key.startswith("p-00001/"):
+            raise Unavailable(f"{self.url}/{key}: could not connect")

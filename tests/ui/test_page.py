@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from shown import list_batches, read_batches
+from shown import OnePartitionDown, list_batches, read_batches
 
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.eventlog import AuditTrail, open_event_log
 from forebay.buffer.holds import hold
-from forebay.buffer.manifest import Head, Queue
+from forebay.buffer.manifest import Head, Manifest, Queue
+from forebay.buffer.model import Metadata, NewBatch
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, create_topic
@@ -61,10 +62,6 @@ class Browser:
     def size(self, width: int, height: int = 900) -> None:
         emulate = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", emulate)
-
-    def connect(self, connected: bool) -> None:
-        speed = {"latency": 0, "downloadThroughput": -1, "uploadThroughput": -1}
-        self.driver.execute_cdp_cmd("Network.emulateNetworkConditions", {"offline": not connected, **speed})
 
     def prefer(self, scheme: str) -> None:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -194,6 +191,7 @@ def test_broken_store_leaves_the_last_figures_marked_as_stale(browser: Browser, 
     assert "Shown is what was seen at" in alert
     assert browser.text(".tile .figure").startswith("3")
     assert "Stale, seen" in browser.text("#pulse")
+    assert browser.driver.title == f"Stale: {store.url} \u2013 forebay"
     breaking.broken = False
     browser.wait_for("live")
     assert browser.text("#alerts") == ""
@@ -252,18 +250,47 @@ def test_topic_has_a_row_for_each_partition_and_a_total(browser: Browser, show: 
     assert rows[-1][6].startswith("etl, 60 batches")
 
 
+def test_partition_that_cannot_be_read_is_marked_among_the_others(
+    browser: Browser, show: Show, store: MemoryStore
+) -> None:
+    create_topic(f"{store.url}/topic", 2)
+    topic = OnePartitionDown(store)
+    for number in range(2):
+        list_batches(Topic(topic).partition(number), 10, CLOCK)
+    show(topic)
+    browser.wait_for("live")
+    topic.down = True
+    browser.wait(lambda: "1 partition of 2 could not be looked at." in browser.text("#alerts"))
+    assert "could not connect" in browser.text("#alerts")
+    up, down, _total = browser.rows("#parts")
+    assert (up[1], up[6]) == ("10", "nobody reads")
+    assert (down[1], down[6]) == ("10", "Unavailable"), "what was seen of it stays"
+
+
+def test_version_1_is_counted_in_batches(browser: Browser, show: Show, store: MemoryStore) -> None:
+    store.create("manifest", Manifest.empty("new").to_bytes())
+    Queue(store).append([NewBatch(f"data/{n}", (Metadata(0, CLOCK.now_ms(), b""),)) for n in range(3)])
+    read_batches(store, 1, None)
+    show(store)
+    browser.wait_for("live")
+    assert "Depth\n2batches" in browser.text("#tiles")
+    assert [row[:4] for row in browser.rows("#readers")] == [["unnamed consumer", "epoch 1", "0", "2 batches"]]
+    assert "batches not acknowledged" in browser.text("#lag-unit")
+    assert "version 1 does not count them" in browser.text("#tiles")
+
+
 def test_page_that_loses_its_server_says_so_and_goes_on_when_it_is_back(
     browser: Browser, show: Show, store: MemoryStore
 ) -> None:
     list_batches(store, 3, CLOCK)
-    show(store)
+    dashboard = show(store)
     browser.wait_for("live")
-    browser.connect(False)
+    dashboard._server.state = lambda _after: {}["nobody answers"]
     browser.wait_for("lost")
     assert "Is forebay ui still running?" in browser.text("#alerts")
     assert browser.text(".tile .figure").startswith("3"), "what was seen stays"
     list_batches(store, 1, CLOCK)
-    browser.connect(True)
+    dashboard._server.state = dashboard.sampler.state
     browser.wait(lambda: browser.text(".tile .figure").startswith("4"))
     browser.wait_for("live")
     browser.errors()  # the browser's own, of the requests that nobody answered

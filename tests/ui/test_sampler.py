@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from shown import list_batches, read_batches
+from shown import OnePartitionDown, list_batches, read_batches
 
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.eventlog import AuditTrail, open_event_log
@@ -27,7 +27,7 @@ from forebay.testing import Fault, FaultyStore, ManualClock
 from forebay.ui.letters import Letters
 from forebay.ui.rates import WINDOW_SECONDS
 from forebay.ui.sampler import KEPT_POINTS, KEPT_READERS, NEWEST_BATCHES, Sampler
-from forebay.ui.trail import Trail
+from forebay.ui.trail import KEPT_EVENTS, LOOKED_BACK, READ_AT_ONCE, Trail
 from forebay.ui.watched import Watched
 
 
@@ -266,31 +266,11 @@ def test_url_may_become_a_topic_later(store: MemoryStore, clock: ManualClock) ->
     assert sampled(sampler)["seen"]["is_topic"]
 
 
-class _OnePartitionDown(FolderStore):
-    """A topic of which one partition cannot be read."""
-
-    def __init__(self, inner: MemoryStore) -> None:
-        super().__init__(inner, "topic")
-        self.down = False
-
-    def _check(self, key: str) -> None:
-        if self.down and key.startswith("p-00001/"):
-            FaultyStore(self._inner, {0: Fault.FAIL}).get(key)
-
-    def get(self, key: str) -> Any:
-        self._check(key)
-        return super().get(key)
-
-    def get_if_changed(self, key: str, version: str) -> Any:
-        self._check(key)
-        return super().get_if_changed(key, version)
-
-
 def test_partition_that_cannot_be_read_is_marked_and_the_others_are_shown(
     store: MemoryStore, clock: ManualClock
 ) -> None:
     create_topic(f"{store.url}/topic", 2, clock=clock)
-    topic = _OnePartitionDown(store)
+    topic = OnePartitionDown(store)
     for number in range(2):
         list_batches(FolderStore(topic, f"p-{number:05}"), 2, clock)
     sampler = sampler_of(topic, clock)
@@ -351,6 +331,8 @@ def test_requests_of_one_sweep_are_summed_and_an_unfinished_one_has_no_end(
     shown = sampled(sampler)["seen"]["trail"]
     assert shown["sweep"] == expected
     assert [event["text"] for event in shown["events"]] == ["the collector deleted 2 objects, and 2 could not be"]
+    trail.record("delete.started", store.url, objects=["data/b"])
+    assert sampled(sampler)["seen"]["trail"]["sweep"] == {**expected, "finished_ms": None}, "it goes on, or has died"
     clock.advance(3600)
     trail.record("delete.started", store.url, objects=["data/c"])
     sweep = sampled(sampler)["seen"]["trail"]["sweep"]
@@ -358,6 +340,18 @@ def test_requests_of_one_sweep_are_summed_and_an_unfinished_one_has_no_end(
     trail.record("delete.finished", store.url, objects=["data/c"], failed={})
     shown = sampled(sampler)["seen"]["trail"]
     assert [event["text"] for event in shown["events"]][:-1] == ["the collector deleted 1 object"]
+
+
+def test_long_trail_is_read_in_pieces_from_not_too_far_back(
+    store: MemoryStore, clock: ManualClock, trail: AuditTrail
+) -> None:
+    for number in range(LOOKED_BACK + 100):
+        trail.record("runtime.resumed", store.url, group="etl", after=number)
+    sampler = sampler_of(store, clock, trail=trail_of(store, trail))
+    newest = [sampled(sampler)["seen"]["trail"]["events"][0]["text"] for _ in range(LOOKED_BACK // READ_AT_ONCE)]
+    assert newest[0] == f"etl goes on after batch {99 + READ_AT_ONCE}"
+    assert newest[-1] == f"etl goes on after batch {99 + LOOKED_BACK}"
+    assert len(sampler.state()["seen"]["trail"]["events"]) == KEPT_EVENTS
 
 
 def test_trail_that_cannot_be_read_does_not_hide_the_buffer(
@@ -394,6 +388,8 @@ def test_no_secret_of_the_store_is_in_what_is_told(clock: ManualClock) -> None:
 def test_closing_ends_the_thread_at_once(store: MemoryStore, clock: ManualClock) -> None:
     sampler = sampler_of(store, clock)  # of a clock that nobody moves
     sampler.start()
+    while not clock._waiters:  # bounded by the suite's time limit
+        sampler._thread.join(0.001)
     sampler.close()
     assert not sampler._thread.is_alive()
     sampler.close()

@@ -16,7 +16,7 @@ import pytest
 from forebay.buffer.errors import InvalidInput
 from forebay.buffer.store.memory import MemoryStore
 from forebay.ui import Dashboard
-from forebay.ui.server import MOST_CONNECTIONS, Server
+from forebay.ui.server import MOST_CONNECTIONS, Server, _Handler
 
 TOKEN = "correct-horse-battery"
 PAGE = ["/", "/page.css", "/page.js", "/chart.js", "/format.js", "/icon.svg", "/state.json"]
@@ -211,6 +211,16 @@ def test_connections_are_bounded(server: Server) -> None:
         assert one_more.recv(1) == b"", "hung up on without a word"
     for connection in silent:
         connection.close()
+
+
+def test_connection_that_is_never_used_is_let_go_without_a_word(
+    server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_Handler, "timeout", 0.01)
+    where = urlsplit(server.url)
+    with socket.create_connection((where.hostname, where.port), timeout=30) as silent:
+        assert silent.recv(1) == b""
+    assert capfd.readouterr() == ("", "")
 
 
 def test_viewer_that_hangs_up_or_talks_nonsense_harms_nobody(server: Server) -> None:

@@ -119,7 +119,7 @@ function showCharts(seen, by) {
   charts.writes.show(times, [{ name: "writes", look: "water", area: true, values: points.map((point) => point.writes) }], { gap });
 }
 
-const READERS = [["Reader"], ["State"], ["Acknowledged", "number wide"], ["Behind", "number"], ["Entries", "number wide"], ["Bytes", "number wide"], ["Oldest unread", "number"], ["Read of what is retained", "progress wide"]];
+const READERS = [["Reader"], ["State"], ["Acknowledged", "number wide"], ["Behind", "number"], ["Entries", "number wide"], ["Bytes", "number wide"], ["Oldest unread", "number"], ["Read so far", "progress wide"]];
 
 function readerState(seen, group) {
   const halted = seen.trail?.stopped?.find((event) => event.group === group.name && event.kind === "runtime.halted");
@@ -296,15 +296,13 @@ function showPulse() {
   document.body.dataset.condition = condition;
   const seen = state?.seen ? `, seen ${ago(state.seen.sampled_ms)}` : "";
   at("pulse-text").textContent = texts[condition] + seen;
+  document.title = `${condition === "live" ? "" : `${texts[condition]}: `}${state ? `${state.url} – ` : ""}forebay`;
 }
 
 function show() {
   at("content").hidden = !state?.seen;
   showVacant();
-  if (state) {
-    at("url").textContent = state.url;
-    document.title = `${state.url} – forebay`;
-  }
+  if (state) at("url").textContent = state.url;
   if (state?.seen) {
     const { seen } = state;
     at("kind").textContent = seen.is_topic ? `topic of ${some(seen.parts.length, "partition", "partitions")}` : "buffer";
@@ -358,7 +356,7 @@ async function run() {
   if (asking) return;
   clearTimeout(timer);
   asking = true;
-  if (!document.hidden) await refresh();
+  await refresh();
   asking = false;
   timer = setTimeout(run, 1000 * (state?.interval ?? 2));
 }
@@ -377,6 +375,6 @@ for (const [id, byAge] of [["lag-by-count", false], ["lag-by-age", true]]) {
     show();
   });
 }
-document.addEventListener("visibilitychange", run);
+document.addEventListener("visibilitychange", run); // a browser lets a hidden page wait for long
 setInterval(showPulse, 1000);
 run();
