@@ -137,6 +137,9 @@ def _stopping_by_signals(runtime: Runtime) -> Iterator[list[int]]:
         received.append(number)
         write_note("stopping: what is under way may end; once more to stop at once" if len(received) == 1 else "now")
         runtime.stop(None if len(received) == 1 else 0)
+        # A source that is being opened, and does not answer, is nothing that the runtime could stop.
+        if len(received) > 2 or (len(received) == 2 and not runtime.status().sources):
+            raise KeyboardInterrupt
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -126,3 +127,23 @@ def test_signal_stops_it_after_what_is_under_way_and_metrics_are_served(tmp_path
     assert process.returncode == 0, err
     assert "stopped: 10 rows" in err
     assert not Groups(url).describe("etl").alive
+
+
+def test_second_signal_does_not_wait_for_a_source_that_does_not_answer(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        options = f'endpoint_url = "http://127.0.0.1:{silent.getsockname()[1]}"\nkey = "key"\nsecret = "secret"\n'
+        sink = f'[sink]\nkind = "parquet"\nurl = "file://{tmp_path}/out"\n'
+        path = job(tmp_path, "s3://lake/clicks", f"{sink}[storage_options]\n{options}")
+        process = subprocess.Popen([COMMAND, "run", path], stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        try:
+            connection, _ = silent.accept()
+            with connection:
+                process.send_signal(signal.SIGTERM)
+                assert any("once more" in line for line in process.stderr)
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(timeout=60) == 130
+        finally:
+            process.kill()
+            process.communicate()
