@@ -58,18 +58,14 @@ class Call:
     time_ms: int
     raw_bytes: int
     """What the entries take in a batch before compression."""
+    memory: int
+    """What the call takes in memory, which is its own: the caller's arrays and lists are free to go."""
     number: int | None = None
     """The caller's own number for the call."""
 
-    @property
-    def memory(self) -> int:
-        """What the call holds in memory, which is its own: the caller's arrays and lists are free to go."""
-        overhead = sum(_LIST_OVERHEAD_BYTES * len(part) for part in self.parts if isinstance(part, list))
-        return self.raw_bytes + overhead + len(self.metadata)
-
     def drop_entries(self) -> None:
         """Keep no more than the call's place in the order."""
-        self.parts, self.count, self.raw_bytes = [], 0, 0
+        self.parts, self.count, self.raw_bytes, self.memory = [], 0, 0, len(self.metadata)
 
 
 def check_call(entries: Entries, metadata: bytes, time_ms: int) -> Call:
@@ -83,6 +79,9 @@ def check_call(entries: Entries, metadata: bytes, time_ms: int) -> Call:
     if len(metadata) > MAX_METADATA_BYTES:
         raise InvalidInput(f"{len(metadata)} bytes of metadata; the most is {MAX_METADATA_BYTES}: all readers read it")
     if isinstance(entries, bytes):
+        if len(entries) < _SMALL_CALL_BYTES:  # what many callers do many times: nothing else can be wrong with it
+            size = 4 + len(entries)
+            return Call([[entries]], 1, metadata, time_ms, size, size + _LIST_OVERHEAD_BYTES + len(metadata))
         entries = [entries]
     elif isinstance(entries, pa.Array | pa.ChunkedArray):
         _check_arrow(entries)
@@ -104,7 +103,9 @@ def check_call(entries: Entries, metadata: bytes, time_ms: int) -> Call:
             f"{count} entries of {size} bytes in one call; the most is {MAX_CALL_BYTES}: split them over several "
             f"calls (one entry may have {MAX_ENTRY_BYTES} bytes)"
         )
-    return Call(_copy_entries(entries, count, size), count, metadata, time_ms, size)
+    parts = _copy_entries(entries, count, size)
+    overhead = _LIST_OVERHEAD_BYTES * count if isinstance(parts[0], list) else 0
+    return Call(parts, count, metadata, time_ms, size, size + overhead + len(metadata))
 
 
 def _check_arrow(entries: pa.Array | pa.ChunkedArray) -> None:

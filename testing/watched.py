@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from forebay.buffer.groups import Cursor, cursor_key
 from forebay.buffer.manifest.envelope import unpack
-from forebay.buffer.manifest.head import Head, Node, read_head, read_node
-from forebay.buffer.manifest.state import CURSORS
+from forebay.buffer.manifest.head import Head, Node, read_node
+from forebay.buffer.manifest.state import CURSORS, read_state
+from forebay.buffer.manifest.v1 import Manifest
 from forebay.buffer.names import ulid_in
 from forebay.buffer.store.base import Applied, Data, ObjectInfo, ObjectStore, Outcome, StoredObject
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class WatchedStore(ObjectStore):
-    """Any store with one native buffer in it. A write that breaks an invariant raises `AssertionError`.
+    """Any store with a buffer in it, native or to be migrated. A write that breaks an invariant raises `AssertionError`.
 
     Args:
         inner: the store that does the work; empty at first.
@@ -124,11 +125,23 @@ class WatchedStore(ObjectStore):
 
     def _look_at(self, key: str, data: Data) -> None:
         if key == self._manifest_path:
-            self._look_at_head(read_head(bytes(data), key))
+            state = read_state(bytes(data), key)
+            if isinstance(state, Manifest):
+                self._look_at_manifest(state)
+            else:
+                self._look_at_head(state)
         elif key.startswith(f"{CURSORS}/"):
             self._look_at_cursor(key, unpack(bytes(data), Cursor, key))
         else:
             self._check(key not in self._reachable, f"{key} was written again while it is reachable")
+
+    def _look_at_manifest(self, new: Manifest) -> None:
+        """Of version 1, which may be migrated: what it lists is the log's beginning."""
+        self._check(self.head is None, "version 1 came back")
+        self._reachable = set()
+        for entry in new.entries_after(None, new.count):
+            self._note_listed(entry.sequence, entry.location)
+            self._reachable.add(entry.location)
 
     def _look_at_head(self, new: Head) -> None:
         old, self.head = self.head, new
@@ -155,19 +168,22 @@ class WatchedStore(ObjectStore):
         locations += [entry.location for entry in new.tail]
         self._check(at + len(locations) == new.next_sequence, "the sequences are not contiguous")
         for sequence, location in enumerate(locations, at):
-            if sequence == len(self.listed):
-                self._check(location not in self._places, f"{location} is listed twice")
-                self._check(location not in self.deleted, f"{location} is listed and was deleted before")
-                self._places[location] = sequence
-                self.listed.append(location)
-            known = self.listed[sequence]
-            self._check(known == location, f"sequence {sequence} was {known} and is {location}")
+            self._note_listed(sequence, location)
             name = ulid_in(location)
             self._check(name is None or name >= new.gc_floor, f"{location} is listed below the floor {new.gc_floor}")
             if sequence >= new.first_sequence:
                 self._reachable.add(location)
         present = {found.key for found in self.inner.list()}
         self._check(self._reachable <= present, f"reachable and missing: {sorted(self._reachable - present)}")
+
+    def _note_listed(self, sequence: int, location: str) -> None:
+        if sequence == len(self.listed):
+            self._check(location not in self._places, f"{location} is listed twice")
+            self._check(location not in self.deleted, f"{location} is listed and was deleted before")
+            self._places[location] = sequence
+            self.listed.append(location)
+        known = self.listed[sequence]
+        self._check(known == location, f"sequence {sequence} was {known} and is {location}")
 
     def _below(self, ref: Ref, head: Head) -> Iterator[str]:
         key = f"segments/{ref.name}.segment"

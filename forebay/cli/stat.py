@@ -89,18 +89,19 @@ def _find(store: ObjectStore, manifest_path: str, data_prefix: str) -> list[str]
     Batches sort before their manifest: where they begin, it is asked for, so that not all of them are listed.
     """
     found: list[str] = []
+    others: set[str] = set()  # folders that have such a folder in them, and are no buffer
     after = ""
     while True:
         for info in store.list(start_after=after):
             place = f"/{info.key}"
-            folder, batches, _ = place.partition(f"/{data_prefix}/")
+            folder, batches, _ = place.rpartition(f"/{data_prefix}/")
             if place.endswith(f"/{manifest_path}"):
                 folder = place.removesuffix(f"/{manifest_path}")
-            elif not batches:
+            elif not batches or folder in others:
                 continue
             elif not _exists(store, f"{folder}/{manifest_path}"[1:]):
-                after = f"{folder}/{data_prefix}{_AFTER_SLASH}"[1:]
-                break
+                others.add(folder)
+                continue
             found.append(folder[1:])
             if not folder:
                 return found

@@ -102,6 +102,7 @@ def test_large_call_is_counted_by_what_it_holds(entries: object) -> None:
 
 @pytest.mark.parametrize("rows", [10, 2000])
 def test_slice_of_an_array_does_not_keep_the_whole_array(rows: int) -> None:
+    before = pa.total_allocated_bytes()
     whole = pa.array([b"x" * 1000] * 50_000, pa.binary())
     call = check_call(whole.slice(100, rows), b"", 0)
     del whole

@@ -175,6 +175,18 @@ def test_ls_finds_buffers_and_topics_and_looks_into_neither(url: str, topic: str
     assert [found["partitions"] for found in told] == [1, 1, 2]
 
 
+def test_buffers_in_a_folder_that_is_called_as_their_own_are_listed(tmp_path: Path, shown: Shown) -> None:
+    lake = tmp_path / "lake"
+    for name in ("data/clicks", "raw/data", "raw/data/old/clicks"):
+        (lake / name).mkdir(parents=True)
+        (lake / name).with_name("a file").touch()
+    for name in ("data/clicks", "raw/data"):
+        with forebay.Producer(f"file://{lake}/{name}") as producer:
+            producer.produce(b"click")
+    told = [json.loads(line)["url"] for line in shown("ls", f"file://{lake}", "--json").splitlines()]
+    assert told == [f"file://{lake}/data/clicks", f"file://{lake}/raw/data"]
+
+
 def test_manifest_dump_shows_every_batch_of_both_versions(url: str, shown: Shown, tmp_path: Path) -> None:
     old = f"file://{tmp_path}/old"
     with forebay.Producer(old, profile="opendata") as producer:

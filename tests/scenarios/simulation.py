@@ -21,6 +21,7 @@ from simulation_writers import Input, Lasting, Loading, Producing
 from forebay.buffer.errors import Closed, Fenced, InvalidInput
 from forebay.buffer.groups import Groups
 from forebay.buffer.holds import HeldRange, hold
+from forebay.buffer.migrate import migrate
 from forebay.gc import Collector
 
 
@@ -31,6 +32,8 @@ class Collecting(Process):
         self.collector = Collector(self.line, grace=GRACE, clock=self.line.clock, random=self.random)
 
     def work(self) -> None:
+        if self.simulation.migrating and self.simulation.store.head is None:
+            return  # a collector of version 1 has to stop before a migration
         try:
             report = self.collector.collect_once()
         except EXPECTED:
@@ -93,8 +96,36 @@ class Holding(Process):
             self.held = None
 
 
+class Migrating(Process):
+    """Makes a buffer of version 1 one of version 2, while producers write to it."""
+
+    def work(self) -> None:
+        for _ in range(20):
+            self.rest()
+        try:
+            report = migrate(self.line, others_stopped=True, grace=GRACE, clock=self.line.clock, random=self.random)
+        except EXPECTED:
+            return
+        self.simulation.seen["migrations"] += report.migrated
+
+
+def migrating_cast(simulation: Simulation) -> list[Process]:
+    """Those who may be at work before, during and after a migration; nobody consumes before, which promises less."""
+    return [
+        Producing(simulation, "producer 1"),
+        Producing(simulation, "producer 2"),
+        Migrating(simulation, "migrator 1"),
+        Migrating(simulation, "migrator 2"),
+        Consuming(simulation, "etl 1", "etl"),
+        Consuming(simulation, "etl 2", "etl"),
+        Collecting(simulation, "collector"),
+    ]
+
+
 def whole_cast(simulation: Simulation) -> list[Process]:
     """Those who always play, and some of the others."""
+    if simulation.migrating:
+        return migrating_cast(simulation)
     cast: list[Process] = [
         Producing(simulation, "producer 1"),
         Consuming(simulation, "consumer 1", None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulation_world import EXPECTED, Process, Simulation, place_of
 
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Fenced, NotFound, Trimmed, Unknown
+from forebay.buffer.errors import Fenced, NotFound, Trimmed, Unknown, Unsupported
 from forebay.buffer.groups import cursor_key
 from forebay.buffer.model import BatchDescriptor
 from forebay.runtime.frontier import Frontier
@@ -39,6 +39,10 @@ class Consuming(Process):
             consumer = Consumer(self.line, group=self.group, clock=self.line.clock, random=self.random)
         except EXPECTED:
             answer("unknown")  # a claim may have been made before it failed
+            return
+        except Unsupported:
+            assert self.simulation.migrating
+            answer("failed")  # it is of version 1 yet
             return
         self.line.claims.add(consumer._claim.claim_id)
         self.life = consumer.reader.generation

@@ -14,6 +14,7 @@ and what every process was told is one history of one log (`forebay.testing.hist
 from __future__ import annotations
 
 import logging
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,8 +29,9 @@ from forebay.buffer import holds
 from forebay.buffer.batch import decode_batch
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.errors import Closed, Fenced, NotFound, Timeout, Trimmed, Unavailable, Unknown
-from forebay.buffer.manifest import BelowFloor, Head, head
+from forebay.buffer.manifest import BelowFloor, Manifest, head
 from forebay.buffer.manifest.state import CURSORS
+from forebay.buffer.migrate import migrate
 from forebay.buffer.model import BatchDescriptor
 from forebay.buffer.names import ulid_in
 from forebay.buffer.store.base import Data, Outcome
@@ -121,6 +123,10 @@ class Simulation:
         self._troubled = False
         self.forgetful = self.random.random() < 0.3
         self._fault_rate = self.random.choice((0.0, 0.03, 0.1, 0.2))
+        self.migrating = self.random.random() < 0.1
+        """Whether the buffer is of version 1 at first."""
+        if self.migrating:
+            self.store.create("manifest", Manifest.empty("manifest").to_bytes())
         self.processes = cast(self)
 
     # Whose turn it is
@@ -261,10 +267,13 @@ class Simulation:
             process.line.land_late_requests()
         assert not self.store.violations, self.store.violations
         if self.store.head is not None:
+            kept = {found.key for found in self.store.list("segments/")}
+            self.seen["segments"] += len(kept | {key for key in self.store.deleted if key.startswith("segments/")})
             for group in (None, *sorted(self.store.head.groups)):
                 self._read_rest(group)
             self._collect_rest()
-            self._observe(self.store.head)
+        if self.store.listed:
+            self._observe()
         violations = find_violations(read_lines(self.lines))
         assert not violations, "; ".join(violations)
 
@@ -292,11 +301,8 @@ class Simulation:
         left = [name for found in self.store.list() if (name := ulid_in(found.key))]
         assert all(name >= self.store.head.gc_floor for name in left), "what is below the floor was not swept"
 
-    def _observe(self, last: Head) -> None:
+    def _observe(self) -> None:
         """Somebody who has seen everything reads the log from the beginning on, with what was trimmed of it."""
-        self.seen["segments"] += len([key for key in self.store.deleted if key.startswith("segments/")]) + len(
-            last.refs
-        )
         claimed = self.journal.call("claim", "observer", reader="observer")
         claimed("ok", epoch=1)
         read = self.journal.call("read", "observer", reader="observer", epoch=1, first=0)
@@ -375,7 +381,7 @@ def place_of(consumer: Consumer, found: list[BatchDescriptor]) -> int:
 def small_limits(*, forgetful: bool) -> Iterator[None]:
     """Segments of one or two entries, few writers remembered, no threads that renew holds, no log."""
     kept = [(module, name, getattr(module, name)) for module, name in LIMITS]
-    settings = (1, 2, 2 if forgetful else 256, NoThread)
+    settings = (1, 2, 2 if forgetful else 256, NoThread, 1, 2)
     for (module, name), value in zip(LIMITS, settings, strict=True):
         setattr(module, name, value)
     logging.disable(logging.CRITICAL)
@@ -387,4 +393,8 @@ def small_limits(*, forgetful: bool) -> Iterator[None]:
             setattr(module, name, value)
 
 
-LIMITS = ((head, "KEPT_ENTRIES"), (head, "FANOUT"), (head, "MAX_WRITERS"), (holds, "Thread"))
+_migrate = sys.modules[migrate.__module__]
+LIMITS = (
+    *((head, "KEPT_ENTRIES"), (head, "FANOUT"), (head, "MAX_WRITERS"), (holds, "Thread")),
+    *((_migrate, "KEPT_ENTRIES"), (_migrate, "FANOUT")),
+)
