@@ -102,13 +102,14 @@ class GroupReader:
     ) -> None:
         self._queue = queue
         self._name = check_group_name(name)
-        generation = queue.new_id()
-        head = queue.change_head(
-            lambda head: (
-                None if name in head.groups else head.with_group(name, generation, queue.sequence_of(start, state=head))
-            ),
-            lambda head: name in head.groups,
-        )
+
+        def register(head: Head) -> Head | None:
+            if name in head.groups:
+                return None
+            # Another one for each attempt: what an earlier one made may have been used and deleted meanwhile.
+            return head.with_group(name, queue.new_id(), queue.sequence_of(start, state=head))
+
+        head = queue.change_head(register, lambda head: name in head.groups)
         self._group: Group = head.groups[name]
         self._buffer_id = head.buffer_id
         self._register = open_cursor(queue.store, name, self._group.generation, clock=clock, random=random)

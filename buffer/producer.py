@@ -176,9 +176,11 @@ class Producer(AsyncClosing):
         """
         call = self._check(entries, metadata, number)
         try:
-            return self._channel.write(call, timeout=timeout, cost=call.memory)
+            handle = self._channel.write(call, timeout=timeout, cost=call.memory)
         except Timeout as error:
             raise Timeout(str(error), write=entries) from None
+        self._note_queued(number)
+        return handle
 
     def try_produce(self, entries: Entries, metadata: bytes = b"", *, number: int | None = None) -> WriteHandle[None]:
         """Queue entries if there is room now, as `produce` does.
@@ -188,9 +190,11 @@ class Producer(AsyncClosing):
         """
         call = self._check(entries, metadata, number)
         try:
-            return self._channel.try_write(call, cost=call.memory)
+            handle = self._channel.try_write(call, cost=call.memory)
         except Backpressure as error:
             raise Backpressure(str(error), write=entries) from None
+        self._note_queued(number)
+        return handle
 
     def flush(self) -> FlushHandle:
         """Store what is queued without waiting for the interval; the handle is done once all of it is durable."""
@@ -254,8 +258,12 @@ class Producer(AsyncClosing):
             return
         if number <= self._last_queued_number:
             raise InvalidInput(f"{self.url}: call {number} follows call {self._last_queued_number}; numbers must grow")
-        self._last_queued_number = number
         call.number = number
+
+    def _note_queued(self, number: int | None) -> None:
+        """Let no earlier number follow: only now, as a call that was refused may be repeated with its own."""
+        if number is not None:
+            self._last_queued_number = max(number, self._last_queued_number)
 
     def _check_backlog(self, entries: Entries, limit: int) -> None:
         state = self._queue.last_seen()

@@ -231,7 +231,11 @@ class BatchUploader:
         where = f"{self._store.url}/{uploaded.batch.location}"
         trouble = ""
         for _ in range(_MOST_REPEATS):
-            outcome = self._store.create(uploaded.batch.location, uploaded.data)
+            try:
+                outcome = self._store.create(uploaded.batch.location, uploaded.data)
+            except ForebayError as error:
+                trouble = str(error)  # it is listed, so this is no failure of its calls
+                continue
             if isinstance(outcome, Applied):
                 _log.warning("%s was swept before it was listed; stored again", where)
                 return

@@ -14,14 +14,15 @@ The specification has two kinds of objects, and what holds for each holds for al
   caller is the owner. A claim's first read begins behind the frontier, the next where the one before ended. `end`, a
   group's reset or deletion, may fence whoever owns it.
 
-A read looks at both, one after the other, and is judged as two operations.
+A read looks at both, one after the other, and is judged as two operations. A claim whose answer was lost is made again:
+it may fence somebody, be overtaken, and count by its last epoch.
 
 No search is needed, since numbers are unique. Every batch's place is known from reads, so the order of appends is
 known, and each call only bounds a moment from one side: batch n came after its appends were called and after whatever
 saw the end before it began, and before its appends were answered and before whatever saw it had ended. Moments in a
 known order exist exactly if none of them must come later than it, or one behind it, may. Claims are ordered by their
-epochs in the same way. Taking every moment as early as it can be leaves the fewest fences to be explained by claims
-whose outcome nobody knows. `tests/scenarios/test_history.py` compares all this with an exhaustive search.
+epochs in the same way; a fence that no later one explains needs a claim whose outcome nobody knows.
+`tests/scenarios/test_history.py` compares all this with an exhaustive search.
 
 It takes time in proportion to the calls, but for a sort. What it needs: values are unique; every client logs what it
 read before it acknowledges it, so that no batch is unread; and the clients' clock is one, such as the monotonic clock
@@ -378,8 +379,7 @@ class _Reader:
             for operation in self._done[number]:
                 if operation.started > first.ended:
                     yield f"{operation} was allowed after {first} was not"
-            by_next = number + 1 < len(self._claims) and self._moments[number + 1].earliest <= first.ended
-            if not by_next and not any(end.started <= first.ended for end in self._ends):
+            if not any(other.started <= first.ended for other in [*self._claims[number + 1 :], *self._ends]):
                 unexplained.append(first)
         # Each claim of unknown outcome may have fenced one of them.
         claims = sorted(claim.started for claim in self._unknown_claims)

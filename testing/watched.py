@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class WatchedStore(ObjectStore):
-    """Any store with a buffer in it, native or to be migrated. A write that breaks an invariant raises `AssertionError`.
+    """Any store with one buffer in it, native or not yet. A write that breaks an invariant raises `AssertionError`.
 
     Args:
         inner: the store that does the work; empty at first.

@@ -57,7 +57,7 @@ def gc(
         retention = Retention(max_age=retention_age, max_bytes=retention_bytes)
     clock = target.clock or SystemClock()
     collector = Collector(
-        target.open(),
+        target.open() if every else target.open_existing(),  # one that goes on may be there before the first producer
         grace=grace,
         retention=retention,
         manifest_path=target.manifest_path,

@@ -38,7 +38,7 @@ a job:
   url = "s3://lake/clicks"                   # a buffer or a topic
   group = "etl"
   # from = "latest"                          # where a new group starts; earliest by default
-  # partitions = [0, 1]                      # of a topic; all by default
+  # partitions = [0, 1]                      # of a topic; by default all that are there when it starts
 
 \b
   [sink]

@@ -17,6 +17,7 @@ from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.manifest.head import KEPT_ENTRIES
 from forebay.buffer.model import Facts, NewBatch
+from forebay.buffer.store.base import InDoubt
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
 
@@ -233,6 +234,28 @@ def test_claim_fences_the_consumer_before_which_changes_nothing_more(store: Memo
     assert cursor_of(store, "etl") == before
     assert read(new) == list(range(10))
     assert len(read(other_group)) == 10, "each group has a fence of its own"
+
+
+def test_group_deleted_while_its_registration_is_in_doubt_is_made_in_another_life(store: MemoryStore) -> None:
+    """Found by the simulation: the retry brought the deleted life back, with the cursor that somebody left in it."""
+
+    class UsedAndDeletedMeanwhile(FaultyStore):
+        def replace(self, key: str, data: Any, version: str) -> Any:
+            outcome = super().replace(key, data, version)
+            if lives:
+                return outcome
+            other = Consumer(store, group="etl")
+            lives.append(other.reader.generation)
+            assert read(other, 3) == [0, 1, 2]
+            other.ack_through(2)
+            Groups(store).delete("etl", force=True)
+            return InDoubt("the answer is lost")
+
+    lives: list[str] = []
+    consumer = Consumer(UsedAndDeletedMeanwhile(store), group="etl", clock=ManualClock())
+
+    assert consumer.reader.generation not in lives
+    assert read(consumer, 1) == [0]
 
 
 def test_fenced_consumer_that_closes_does_not_let_go_of_its_successors_claim(store: MemoryStore) -> None:

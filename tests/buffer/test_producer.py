@@ -440,6 +440,28 @@ def test_batch_swept_before_it_was_listed_is_stored_again_in_version_1() -> None
     assert entries_in(inner) == [b"x"]
 
 
+def test_batch_that_is_listed_and_cannot_be_verified_in_version_1_is_unknown_and_not_failed() -> None:
+    """Found by the simulation: it was told as unavailable, which says that it is not there."""
+    clock = ManualClock()
+    inner = opendata_buffer("not-verified")
+
+    class SleepsAndIsOutOfReach(FaultyStore):
+        def replace(self, key: str, data: Any, version: str) -> Any:
+            clock.advance(400)
+            return super().replace(key, data, version)
+
+        def create(self, key: str, data: Any) -> Any:
+            raise Unavailable(f"{key}: the store is out of reach")
+
+    producer = Producer(SleepsAndIsOutOfReach(inner), grace=600, clock=clock)
+    handle = producer.produce(b"x")
+    with pytest.raises(Unknown, match="out of reach"):
+        producer.close()
+    with pytest.raises(Unknown):
+        handle.result(timeout=0)
+    assert entries_in(inner) == [b"x"]
+
+
 def test_batch_below_the_collectors_floor_is_stored_again_above_it() -> None:
     """However far the producer's clock is behind."""
     inner = MemoryStore("memory://below-floor")
@@ -496,6 +518,22 @@ def test_lasting_writer_that_starts_again_drops_what_is_durable() -> None:
         writes = Queue(inner).read()
     assert entries_in(inner) == [b"1", b"2", b"3", b"4"]
     assert Queue(inner).read().next_sequence == writes.next_sequence
+
+
+def test_numbered_call_that_was_refused_may_be_repeated_with_its_number() -> None:
+    store = FaultyStore(MemoryStore("memory://numbered-refused"), {0: Fault.STALL}, only={"put"})
+    with Producer(store, writer_id="orders", flush_interval=0.01, max_buffered_bytes=100) as producer:
+        first = producer.produce(b"1" * 80, number=1)
+        with pytest.raises(Timeout):
+            producer.produce(b"2" * 80, number=2, timeout=0.001)
+        with pytest.raises(Backpressure):
+            producer.try_produce(b"2" * 80, number=2)
+        store.release()
+        first.result(timeout=60)
+        producer.produce(b"2" * 80, number=2, timeout=60)
+        with pytest.raises(InvalidInput, match="numbers must grow"):
+            producer.produce(b"2" * 80, number=2)
+    assert [entry[:1] for batch in Consumer(store) for entry in batch.entries] == [b"1", b"2"]
 
 
 def test_call_that_could_not_be_stored_keeps_later_numbers_out_too() -> None:

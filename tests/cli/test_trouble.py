@@ -32,6 +32,7 @@ READING = [
     ["verify", "URL"],
     ["migrate", "URL", "--others-stopped"],
     ["ls", "URL"],
+    ["gc", "URL"],
 ]
 WRITING = [["produce", "URL", "/dev/null"], ["bench", "URL", "--mib", "8"]]
 
@@ -46,7 +47,7 @@ def one_error(arguments: list[str], url: str, capsys: pytest.CaptureFixture[str]
     return errors[0]
 
 
-@pytest.mark.parametrize("arguments", [*READING, *WRITING, ["gc", "URL"], ["doctor", "URL"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [*READING, *WRITING, ["doctor", "URL"]], ids=" ".join)
 def test_wrong_url_is_told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     if arguments[0] == "doctor":
         assert main(["doctor", "clicks"]) == 1
@@ -66,7 +67,7 @@ def test_missing_buffer_is_told_and_not_created(
     assert not (tmp_path / "not-there").exists()
 
 
-@pytest.mark.parametrize("arguments", [*READING, *WRITING, ["gc", "URL"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [*READING, *WRITING], ids=" ".join)
 def test_denied_bucket_is_told_with_what_to_check(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,6 +233,14 @@ GOOD = {
         claim(2, 5, 6),
         read(2, 7, 8),
     ],
+    "a claim fences somebody, is overtaken, and is made again": [
+        claim(1, 0, 1),
+        claim(3, 2, 20),
+        read(1, 3, 4, outcome="fenced"),
+        claim(2, 5, 6),
+        read(2, 7, 8),
+        read(3, 21, 22),
+    ],
     "a group is reset": [
         claim(1, 0, 1),
         Operation(kind="end", who="keeper", started=2, ended=3, outcome="ok"),
