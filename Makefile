@@ -32,8 +32,8 @@ dev: $(INSTALLED) ## Make .venv with forebay and everything needed to work on it
 demo: $(INSTALLED) ## Watch forebay at work, end to end
 	$(BIN)/forebay demo
 
-test: $(INSTALLED) ## Run the tests (PYTEST="-k register" narrows them)
-	$(BIN)/pytest -m "not slow" $(PYTEST)
+test: $(INSTALLED) ## Run the tests, on all processors (PYTEST="-k register" narrows them)
+	$(BIN)/pytest -m "not slow" -n auto --dist loadfile $(PYTEST)
 
 test-slow: $(INSTALLED) ## Run the long forms of the tests
 	$(BIN)/pytest -m slow $(PYTEST)
