@@ -42,7 +42,7 @@ _COMMANDS: Final = {
     "gc": ("gc", "delete what every reader has read, and what nobody ever listed"),
     "verify": ("verify", "check that everything a buffer lists is there and intact"),
     "migrate": ("migrate", "give a version 1 buffer a version 2 manifest"),
-    "events": ("events", "list and follow the topics of an event log"),
+    "events": ("events", "follow a topic of an event log, and describe it"),
     "objects": ("events", "tell what happened to an object"),
     "ui": ("ui", "serve a page that shows a buffer at work"),
     "doctor": ("doctor", "check this machine, the credentials and the store"),

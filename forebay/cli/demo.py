@@ -175,7 +175,7 @@ def _run(folder: str, *, with_spark: bool) -> bool:
     began = clock.monotonic()
     rows = _land(url, lake, until_caught_up=True)
     rate = f"{rows / (clock.monotonic() - began):,.0f} rows/s"
-    _say("took over", f"a second runtime landed the other {rows:,} rows ({rate}); what the first had begun, it redid")
+    _say("took over", f"a second runtime landed {rows:,} rows ({rate}), those again that the first had begun")
     counts = [_count_parquet(lake)]
     if with_spark:
         _say("Spark", "starts …")

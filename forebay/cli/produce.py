@@ -38,8 +38,7 @@ examples:
   my-program | forebay produce s3://lake/frames --length-prefixed
 
 It ends when everything is durable, or at the first batch that cannot be stored. Ctrl-C and SIGTERM store what was read
-so far. Exit status: 0 all is durable, 2 some of it is
-not, 130 interrupted."""
+so far. Exit status: 0 all is durable, 2 some of it is not, 130 interrupted."""
 )
 @takes_url
 @json_option

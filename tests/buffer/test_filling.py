@@ -54,8 +54,10 @@ def test_blocks_that_shrink_become_one_piece(call: list[bytes]) -> None:
     filling = Filling(64 << 20, in_one_piece=True)
     while filling.size() < 20 << 20:
         applied = check_call(call, b"", 0)
+        memory = applied.memory
         filling.apply(applied)
         assert applied.parts == [], "what was copied is not kept twice"
+        assert applied.memory == memory, "what was taken of a bound is what is given back to it"
     filled, _ = filling.freeze()
     assert [len(block) for block in filled.take_blocks()] == [filled.raw_bytes]
 
