@@ -4,27 +4,63 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
+import traceback
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from harness import Bench  # noqa: E402  # after the path to it
+import changes  # noqa: E402  # after the path to it
+import report  # noqa: E402
+from harness import Bench  # noqa: E402
+
+RESULTS = HERE / "results"
+_INTERRUPTED = 128 + signal.SIGINT
 
 _EXAMPLES = """\
 examples:
-  python benchmarks                   every script; results go to benchmarks/results/
+  python benchmarks                   every script; results go to benchmarks/results/, a page to benchmarks/report.html
   python benchmarks codec             one of them
   python benchmarks codec --quick     small inputs, to see that it works; nothing is written
   python benchmarks --quick --out /tmp/results
+  python benchmarks report            the page alone, from the results that are there
 
-The exit status is 1 if a promised ratio was missed (with --quick it is only shown).
+After each script stands what moved since the committed results. Ctrl-C ends a run: finished scripts have their results
+written, the interrupted one shows what it had. The exit status is 1 if a promised ratio was missed (with --quick it is
+only shown) or a script failed.
 """
 
 
 def main() -> int:
-    names = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in {"__main__", "harness", "places"})
+    names = find_scripts()
+    options = _parse(names)
+    out = options.out or (None if options.quick else RESULTS)
+    page = (options.out or HERE) / "report.html"
+    if options.names == ["report"]:
+        return _write_page(options.out or RESULTS, page)
+    kept, done = True, 0
+    try:
+        for name in options.names or names:
+            kept = _run(name, quick=options.quick, out=out) and kept
+            done += 1
+    except KeyboardInterrupt:
+        print(f"\ninterrupted, with {done} of {len(options.names or names)} scripts done", file=sys.stderr)
+        return _INTERRUPTED
+    finally:
+        if out is not None and done:
+            _write_page(out, page)
+    return 0 if kept else 1
+
+
+def find_scripts() -> list[str]:
+    """The files here that measure something; the others help them."""
+    return sorted(path.stem for path in HERE.glob("*.py") if "\ndef run(bench: Bench) -> None:" in path.read_text())
+
+
+def _parse(names: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python benchmarks",
         description="Measure forebay, as ratios to ceilings and peers taken in the same run.",
@@ -33,19 +69,44 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="name", help=f"which to run, of: {', '.join(names)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="small inputs and few rounds: proves nothing")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where JSON and pictures go")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where JSON, pictures and the page go")
     options = parser.parse_args()
     unknown = sorted(set(options.names) - set(names))
-    if unknown:
+    if unknown and options.names != ["report"]:
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are: {', '.join(names)}")
-    out = options.out or (None if options.quick else HERE / "results")
-    kept = True
-    for name in options.names or names:
-        script = importlib.import_module(name)
-        bench = Bench(name, (script.__doc__ or name).splitlines()[0], quick=options.quick)
+    return options
+
+
+def _run(name: str, *, quick: bool, out: Path | None) -> bool:
+    """Run one script, and return whether it did what was promised. One that fails does not keep others from running."""
+    before = changes.committed(name)
+    bench: Bench | None = None
+    try:
+        script: Any = importlib.import_module(name)
+        bench = Bench(name, (script.__doc__ or name).splitlines()[0], quick=quick)
         script.run(bench)
-        kept = bench.finish(out) and kept
-    return 0 if kept or options.quick else 1
+    except KeyboardInterrupt:
+        if bench is not None:
+            print(f"\n{name} was interrupted. So far, and not written:")
+            bench.show()
+        raise
+    except Exception:  # noqa: BLE001 - whatever it is, the other scripts are worth running
+        traceback.print_exc()
+        print(f"\n{name} FAILED, and has no results", file=sys.stderr)
+        return False
+    bench.show()
+    if before is not None:
+        print()
+        for line in changes.describe(before, bench.as_json()):
+            print(f"  {line}")
+    bench.save(out)
+    return bench.kept or quick
+
+
+def _write_page(results: Path, page: Path) -> int:
+    page.write_text(report.make_page(report.load(results)))
+    print(f"\nthe page: {page}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -242,10 +242,10 @@ def _size(count: int) -> str:
     return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
 
 
-def put_tables(page: str, tables: str) -> str:
+def put_tables(page: str, tables: str, begin: str = BEGIN) -> str:
     """The page with its tables replaced."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.partition(END)[2]}"
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n\n{tables}\n\n{END}{rest.partition(END)[2]}"
 
 
 def main() -> int:

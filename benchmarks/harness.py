@@ -22,7 +22,7 @@ from html import escape
 from importlib import metadata
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -130,17 +130,21 @@ class Bench:
         """Record a fact that belongs beside the numbers."""
         self.notes.append(text)
 
-    def finish(self, out: Path | None) -> bool:
-        """Print the table, write `<name>.json` and a picture into `out`, and say if all promises were kept."""
-        self._print()
-        if out is not None:
-            out.mkdir(parents=True, exist_ok=True)
-            (out / f"{self.name}.json").write_text(json.dumps(self._as_json(), indent=1) + "\n")
-            if self.rows:
-                (out / f"{self.name}.svg").write_text(draw(self))
+    @property
+    def kept(self) -> bool:
+        """Whether every promise was kept."""
         return all(promise.kept for promise in self.promises)
 
-    def _print(self) -> None:
+    def save(self, out: Path | None) -> None:
+        """Write `<name>.json` and a picture into `out`, if it is told."""
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            (out / f"{self.name}.json").write_text(json.dumps(self.as_json(), indent=1) + "\n")
+            if self.rows:
+                (out / f"{self.name}.svg").write_text(draw(self))
+
+    def show(self) -> None:
+        """Print the table, the notes and the promises."""
         print(f"\n{self.name}: {self.question}")
         width = max((len(row.case) for row in self.rows), default=0)
         group = None
@@ -159,7 +163,8 @@ class Bench:
             verdict = "kept" if promise.kept else "MISSED"
             print(f"    {verdict:<6}  {promise.found:>7.2f}  of at least {promise.least:g}   {promise.text}")
 
-    def _as_json(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, Any]:
+        """The run as it is kept."""
         return {
             "name": self.name,
             "question": self.question,

@@ -118,7 +118,7 @@ class _Reading:
         self._bench.require(
             f"{self._name}, null sink, of the ceiling (median of {_WORKERS} workers)",
             statistics.median(shares),
-            least=0.8 if self._length == 1024 else 0.7,
+            least=0.85 if self._length == 1024 else 0.7,
         )
 
     def _ideal(self, pool: ThreadPoolExecutor) -> None:

@@ -1,11 +1,13 @@
-"""The batch format: many entries in one object (version 1, byte-compatible with OpenData Buffer; rfcs/0003).
+"""The batch format: many entries in one object (rfcs/0003).
 
     batch  = block footer
-    block  = ( len:u32, bytes )*                                  compressed as a whole, or not
-    footer = compression:u8, record_count:u32, version:u16 = 1    7 bytes; compression 0 is none, 1 is zstd
+    block  = ( len:u32, bytes )*                              version 1: byte-compatible with OpenData Buffer
+           | bytes*, len:u32*                                 version 2: what native buffers hold
+    footer = compression:u8, record_count:u32, version:u16    7 bytes; compression 0 is none, 1 is zstd
 
-All integers are little-endian. `plain_page` turns entries into a block and back at native speed; what is here is the
-footer, the compression, and everything that bytes from a stranger could get wrong.
+A block is compressed as a whole, or not. All integers are little-endian. `plain_page` and `columns` turn entries into a
+block and back at native speed; what is here is the footer, the compression, and everything that bytes from a stranger
+could get wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import zstandard
 
-from forebay.buffer import plain_page
+from forebay.buffer import columns, plain_page
 from forebay.buffer.errors import Corrupt, InvalidInput
 
 if TYPE_CHECKING:
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
 Compression: TypeAlias = Literal["none", "zstd"]
 """How a block is stored."""
 
+Version: TypeAlias = Literal[1, 2]
+"""How a block is laid out."""
+
 FOOTER: Final = struct.Struct("<BIH")
-VERSION: Final = 1
 _CODES: Final[dict[str, int]] = {"none": 0, "zstd": 1}
 
 DEFAULT_LEVEL: Final = 3
@@ -53,6 +57,7 @@ _ZSTD_MAX_RATIO: Final = (128 << 10) // 4
 _USUAL_RATIO: Final = 8
 # What a frame of incompressible data takes at most beside a 128th of its content.
 _ZSTD_FRAME_BYTES: Final = 1024
+_WINDOW_LOG: Final = 19
 _PIECE_BYTES: Final = 1 << 20
 _SAMPLE_BYTES: Final = 64 << 10
 _ENTRIES_AT_ONCE: Final = 4096
@@ -103,7 +108,11 @@ class Entries(Sequence[bytes]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecodedBatch:
-    """What a batch holds. Its memory is its own: the object it was decoded from may go."""
+    """What a batch holds.
+
+    Its memory is its own: the object it was decoded from may go, or change. Only where that is uncompressed, of version
+    2 and immutable, the entries stand on it, and keep it.
+    """
 
     chunks: tuple[pa.BinaryArray, ...]
     """The entries as Arrow `binary` arrays in order, each below 2 GiB: one of them, unless the batch is larger."""
@@ -146,56 +155,64 @@ def encode_batch(
     compression: Compression = "zstd",
     level: int = DEFAULT_LEVEL,
     *,
+    version: Version = 2,
     max_raw_bytes: int = DEFAULT_MAX_RAW_BYTES,
 ) -> bytes | memoryview:
     """Return the batch object that holds `entries`, ready to be put into a store.
 
     Takes a list of bytes, or an Arrow `binary` or `large_binary` array, chunked or not. zstd frames carry their content
-    size and a checksum. Arrow and zstd do the work without the interpreter's lock.
+    size and a checksum. Arrow and zstd do the work without the interpreter's lock. What OpenData Buffer is to read as
+    well must be of `version` 1.
 
     Raises:
         InvalidInput: an entry is null, is not bytes or is too large; they are more than `max_raw_bytes` in all (which
-            readers would refuse); or there is no such compression or level.
+            readers would refuse); or there is no such compression, level or version.
     """
     check_compression(compression, level)
+    if version not in (1, 2):
+        raise InvalidInput(f"a batch is of version 1 or 2, not {version!r}")
     values = _to_large_binary(entries)
     size = raw_size(values)
     if size > max_raw_bytes:
         raise InvalidInput(
             f"{len(values)} entries make a block of {size} bytes; the most is {max_raw_bytes}: split them"
         )
-    lengths = _lengths(values)
-    footer = FOOTER.pack(_CODES[compression], len(values), VERSION)
-    if compression == "none":
-        return memoryview(plain_page.write_block(values, lengths, footer)).cast("B")[: size + len(footer)]
-    block = memoryview(plain_page.write_block(values, lengths))[:size]
-    # In one go, and then a copy of the little that is left: a stream could write the footer in place, and is slower.
-    return _compressor(level).compress(block) + footer
+    if version == 1:
+        return encode_blocks([write_block(values)], len(values), compression, level, version=1)
+    _check_lengths(values)
+    lengths = memoryview(columns.lengths_of(values)).cast("B")
+    block = plain_page.join_buffers(columns.bytes_of(values), lengths)
+    return encode_blocks([memoryview(block).cast("B")], len(values), compression, level)
 
 
-def write_block(entries: Sequence[bytes] | pa.Array | pa.ChunkedArray) -> memoryview:
-    """Return the record block of the entries. Blocks one after the other are the block of all their entries.
+def write_block(values: pa.LargeBinaryArray) -> memoryview:
+    """Return the version 1 block of the entries. Blocks one after the other are the block of all their entries.
 
     Raises:
-        InvalidInput: an entry is null, is not bytes or is too large.
+        InvalidInput: an entry is too large.
     """
-    values = _to_large_binary(entries)
-    return memoryview(plain_page.write_block(values, _lengths(values))).cast("B")[: raw_size(values)]
+    lengths = _check_lengths(values).cast(pa.uint32())
+    return memoryview(plain_page.write_block(values, lengths)).cast("B")[: raw_size(values)]
 
 
 def encode_blocks(
-    blocks: list[memoryview], count: int, compression: Compression = "zstd", level: int = DEFAULT_LEVEL
+    blocks: list[memoryview],
+    count: int,
+    compression: Compression = "zstd",
+    level: int = DEFAULT_LEVEL,
+    *,
+    version: Version = 2,
 ) -> memoryview:
-    """Return the batch object of the `count` entries in the blocks, which are taken out of the list on the way.
+    """Return the batch object of `count` entries, whose block is in the pieces: they are taken out of the list.
 
-    One block is compressed in one go, which is a fifth faster, and stays in memory until that is done. Of several,
-    there is never more in memory than the part of the object that is made and the blocks that are not in it yet.
+    One piece is compressed in one go, which is a fifth faster, and stays in memory until that is done. Of several,
+    there is never more in memory than the part of the object that is made and the pieces that are not in it yet.
     """
     check_compression(compression, level)
-    footer = FOOTER.pack(_CODES[compression], count, VERSION)
+    footer = FOOTER.pack(_CODES[compression], count, version)
     if compression == "zstd" and len(blocks) == 1:
         # A stream in memory that owns its bytes alone makes room for the footer where they are; `+` would copy them.
-        whole = BytesIO(_compressor(level).compress(blocks.pop()))
+        whole = BytesIO(make_compressor(level).compress(blocks.pop()))
         whole.seek(0, SEEK_END)
         whole.write(footer)
         return whole.getbuffer()
@@ -205,7 +222,7 @@ def encode_blocks(
     pool = pa.default_memory_pool()
     batch = memoryview(pa.allocate_buffer(size + size // 128 + _ZSTD_FRAME_BYTES + len(footer))).cast("B")
     # Large pieces, because each costs a wait for the interpreter's lock.
-    zstd = _compressor(level).chunker(size=size, chunk_size=_PIECE_BYTES) if compression == "zstd" else None
+    zstd = make_compressor(level).chunker(size=size, chunk_size=_PIECE_BYTES) if compression == "zstd" else None
     piece: bytes | memoryview
     end = taken = 0
     blocks.reverse()
@@ -228,7 +245,7 @@ def encode_blocks(
 def shrinks(block: memoryview) -> bool:
     """Return whether zstd makes half of a block or less, going by how it begins."""
     sample = block[:_SAMPLE_BYTES]
-    return 2 * len(_compressor(1).compress(sample)) <= len(sample)
+    return 2 * len(make_compressor(1).compress(sample)) <= len(sample)
 
 
 def check_compression(compression: str, level: int) -> None:
@@ -239,17 +256,29 @@ def check_compression(compression: str, level: int) -> None:
         raise InvalidInput(f"a zstd level is a whole number from {LEVELS[0]} to {LEVELS[-1]}; got {level!r}")
 
 
-def _compressor(level: int) -> zstandard.ZstdCompressor:
-    return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
+def make_compressor(level: int = DEFAULT_LEVEL) -> zstandard.ZstdCompressor:
+    """Return a compressor for blocks.
+
+    On the fast levels it looks back half a MiB, as level 1 does, and not the two that zstd gives level 3: then as many
+    of them as there are processors fit the caches they share, which saves a tenth of the time and more. Events repeat
+    their neighbours, so objects are as large, within two hundredths.
+    """
+    window = _WINDOW_LOG if level <= DEFAULT_LEVEL else 0  # 0 is zstd's own choice
+    return zstandard.ZstdCompressor(
+        compression_params=zstandard.ZstdCompressionParameters(
+            compression_level=level, window_log=window, write_checksum=True, write_content_size=True
+        )
+    )
 
 
-def _lengths(values: pa.LargeBinaryArray) -> pa.UInt32Array:
+def _check_lengths(values: pa.LargeBinaryArray) -> pa.Int64Array:
+    """Return each entry's length."""
     lengths = pc.binary_length(values)
     if values.total_values_length > MAX_ENTRY_BYTES:
         longest = pc.max(lengths).as_py()
         if longest > MAX_ENTRY_BYTES:
             raise InvalidInput(f"an entry is {longest} bytes long; the most is {MAX_ENTRY_BYTES}")
-    return lengths.cast(pa.uint32())
+    return lengths
 
 
 def _to_large_binary(entries: Sequence[bytes] | pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:
@@ -289,10 +318,10 @@ def decode_batch(
 
     zstd frames that do not tell their content size decode as well, a little slower, and so do several frames one after
     the other, which is what concatenated zstd means everywhere else. `location` is for messages. `max_raw_bytes` bounds
-    the uncompressed block, and with it the memory used (about twice that), before any of it is set aside.
+    the uncompressed block, and with it the memory used (two to three times that), before any of it is set aside.
 
     Raises:
-        Corrupt: the bytes are not a batch of version 1, or one larger than `max_raw_bytes`.
+        Corrupt: the bytes are not a batch, or one larger than `max_raw_bytes`.
     """
     return _Decoder(location, max_raw_bytes).decode(memoryview(data).cast("B"))
 
@@ -307,15 +336,17 @@ class _Decoder:
             raise self._corrupt(f"{len(data)} bytes, which is less than the {FOOTER.size} of a footer")
         block = data[: -FOOTER.size]
         code, count, version = FOOTER.unpack(data[-FOOTER.size :])
-        if version != VERSION:
-            raise self._corrupt(f"version {version}; this reader knows {VERSION}")
+        if version not in (1, 2):
+            raise self._corrupt(f"version {version}; this reader knows 1 and 2")
         if code == _CODES["none"]:
-            return self._split(block, count)
+            if version == 1:
+                return self._split(block, count)
+            return self._read_columns(pa.py_buffer(block if block.readonly else bytes(block)), count)
         if code == _CODES["zstd"]:
-            return self._decode_zstd(block, count)
+            return self._decode_zstd(block, count, version)
         raise self._corrupt(f"compression code {code}; this reader knows 0 (none) and 1 (zstd)")
 
-    def _decode_zstd(self, block: memoryview, count: int) -> DecodedBatch:
+    def _decode_zstd(self, block: memoryview, count: int, version: Version) -> DecodedBatch:
         if bytes(block[:4]) != _ZSTD_MAGIC:
             raise self._corrupt("the footer says zstd, but the block does not start as zstd does")
         try:
@@ -327,18 +358,29 @@ class _Decoder:
             raise self._corrupt(
                 f"its zstd frame claims {size} bytes; {len(block)} compressed bytes and max_raw_bytes allow {limit}"
             )
-        # Arrow does not so much as look at a page without values: that, too, is left to the stream.
-        if 0 < 4 * count <= size <= plain_page.MAX_PAGE_BYTES and len(block) <= plain_page.MAX_PAGE_BYTES:
+        # Nothing is asked of Arrow that it does not so much as look at: that, too, is left to the stream.
+        if 0 < 4 * count <= size:
             try:
-                values = plain_page.read_page(block, count, codec=plain_page.ZSTD, raw_size=size)
+                if version == 2:
+                    return self._read_columns(pa.Codec("zstd").decompress(block, decompressed_size=size), count)
+                if max(size, len(block)) <= plain_page.MAX_PAGE_BYTES:
+                    values = plain_page.read_page(block, count, codec=plain_page.ZSTD, raw_size=size)
+                    return self._checked((values,), size)
             except (pa.ArrowException, OSError) as error:
                 # Damaged, or the first of several frames, which only a stream finds out.
                 _raise_if_out_of_memory(error)
-            else:
-                return self._checked((values,), size)
-        return self._split(self._decompress(block, limit), count)
+        whole = self._decompress(block, limit)
+        return self._split(memoryview(whole).cast("B"), count) if version == 1 else self._read_columns(whole, count)
 
-    def _decompress(self, block: memoryview, limit: int) -> memoryview:
+    def _read_columns(self, block: pa.Buffer, count: int) -> DecodedBatch:
+        """Return the entries of an uncompressed block of version 2, which stand on it."""
+        self._check_room(block.size, count)
+        try:
+            return DecodedBatch(tuple(columns.read_columns(block, count)), block.size)
+        except pa.ArrowInvalid as error:
+            raise self._corrupt(f"the block does not hold {count} entries ({error})") from error
+
+    def _decompress(self, block: memoryview, limit: int) -> pa.Buffer:
         """Return what the frames hold, read as a stream because how much that is cannot be known beforehand."""
         pieces: list[pa.Buffer] = []
         size, room = 0, min(limit, _USUAL_RATIO * len(block))
@@ -353,15 +395,12 @@ class _Decoder:
         except (pa.ArrowException, OSError) as error:
             _raise_if_out_of_memory(error)
             raise self._corrupt(f"bad zstd block ({error})") from error
-        return memoryview(pieces[0] if len(pieces) == 1 else plain_page.join_buffers(*pieces)).cast("B")
+        return pieces[0] if len(pieces) == 1 else plain_page.join_buffers(*pieces)
 
     def _split(self, block: memoryview, count: int) -> DecodedBatch:
-        """Return the entries of an uncompressed block."""
+        """Return the entries of an uncompressed block of version 1."""
         size = len(block)
-        if size > self.max_raw_bytes:
-            raise self._corrupt(f"a block of {size} bytes; max_raw_bytes allows {self.max_raw_bytes}")
-        if 4 * count > size:
-            raise self._corrupt(f"the footer says {count} entries; a block of {size} bytes has no room for them")
+        self._check_room(size, count)
         chunks = []
         try:
             while len(block) > plain_page.MAX_PAGE_BYTES and count:
@@ -376,6 +415,12 @@ class _Decoder:
             _raise_if_out_of_memory(error)
             raise self._corrupt(f"the block does not hold {count} entries ({error})") from error
         return self._checked(tuple(chunks), size)
+
+    def _check_room(self, size: int, count: int) -> None:
+        if size > self.max_raw_bytes:
+            raise self._corrupt(f"a block of {size} bytes; max_raw_bytes allows {self.max_raw_bytes}")
+        if 4 * count > size:
+            raise self._corrupt(f"the footer says {count} entries; a block of {size} bytes has no room for them")
 
     def _first_page(self, block: memoryview, count: int) -> pa.BinaryArray:
         """Return the first entries of a block that is more than one page: as many as a guess or two finds to fit."""

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from operator import countOf
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from forebay.buffer.batch import MAX_ENTRY_BYTES, raw_size, shrinks, write_block
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.columns import bytes_of, lengths_of, to_array, total_of
+from forebay.buffer.errors import InvalidInput, Unavailable
 from forebay.buffer.model import Metadata
+from forebay.buffer.plain_page import join_buffers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from forebay.buffer.batch import Version
+    from forebay.buffer.columns import Lengths
 
 MAX_CALL_BYTES = 2 << 30
 """One call's entries are never split over two batches, and a batch has to be decoded in one piece."""
@@ -27,32 +35,34 @@ FLUSH_METADATA_BYTES = 64 << 10
 _METADATA_ITEM_BYTES = 16
 
 BLOCK_BYTES = 1 << 22
-"""Entries wait for their upload in blocks of about this size: large enough for native speed, and small enough that
+"""Entries wait for their upload in pieces of about this size: large enough for native speed, and small enough that
 letting go of them one by one while a batch is encoded keeps memory where it was."""
 
 _MOST_ROOM = 1 << 28
 """Memory that is set aside for one piece; what a batch has beyond that stays in blocks."""
 
-# Making a block costs as much as copying this much, and making an array as putting so many entries into one: smaller
-# calls wait for others to share it.
+# Making a block costs as much as copying this much: smaller calls wait for others to share it.
 _SMALL_CALL_BYTES = 256 << 10
-_FEW_ENTRIES = 32
+# And copying one into its place costs as much as copying this much.
+_SMALL_COPY_BYTES = 4 << 10
 # What a `bytes` object and its place in a list take beside its content.
-_LIST_OVERHEAD_BYTES = 41
-
-Loose: TypeAlias = "list[bytes] | pa.BinaryArray"
-"""Entries that wait for others to share a block."""
+_PART_OVERHEAD_BYTES = 41
 
 Entries: TypeAlias = "bytes | Sequence[bytes] | pa.Array | pa.ChunkedArray"
 """What a call takes: one entry, a list of them, or an Arrow `binary` or `large_binary` array."""
 
+Part: TypeAlias = "tuple[bytes | memoryview, Lengths | tuple[int, ...]]"
+"""Entries that follow each other: their bytes, and the length of each."""
 
-@dataclass(slots=True)
-class Call:
-    """One checked call of `produce`, on its way into a batch."""
 
-    parts: list[Loose | memoryview]
-    """Its entries: loose if the call is small, else record blocks."""
+class Call(msgspec.Struct, gc=False):
+    """One checked call of `produce`, on its way into a batch.
+
+    A struct, as a handle is (`forebay.buffer.coordinator.handle`): many programs make one for each entry.
+    """
+
+    parts: bytes | list[Part]
+    """Its entries: one small one as it is."""
     count: int
     metadata: bytes
     time_ms: int
@@ -80,32 +90,40 @@ def check_call(entries: Entries, metadata: bytes, time_ms: int) -> Call:
         raise InvalidInput(f"{len(metadata)} bytes of metadata; the most is {MAX_METADATA_BYTES}: all readers read it")
     if isinstance(entries, bytes):
         if len(entries) < _SMALL_CALL_BYTES:  # what many callers do many times: nothing else can be wrong with it
-            size = 4 + len(entries)
-            return Call([[entries]], 1, metadata, time_ms, size, size + _LIST_OVERHEAD_BYTES + len(metadata))
+            length = len(entries)
+            memory = 4 + length + _PART_OVERHEAD_BYTES + len(metadata)
+            parts: bytes | list[Part] = entries if length < _SMALL_COPY_BYTES else [(entries, (length,))]
+            return Call(parts, 1, metadata, time_ms, 4 + length, memory)
         entries = [entries]
-    elif isinstance(entries, pa.Array | pa.ChunkedArray):
-        _check_arrow(entries)
-    elif isinstance(entries, list | tuple):
-        # Counting is the cheapest look at every type.
-        if countOf(map(type, entries), bytes) != len(entries):
-            found = ", ".join(sorted(kind.__name__ for kind in set(map(type, entries)) - {bytes}))
-            raise InvalidInput(f"every entry must be bytes; found {found}: encode it first")
     else:
-        raise InvalidInput(
-            f"entries must be bytes, a list of bytes or an Arrow binary array, not {type(entries).__name__}"
-        )
+        _check_types(entries)
     count = len(entries)
     if count == 0:
         raise InvalidInput("there are no entries: a call needs at least one (it may be empty bytes)")
-    size = raw_size(entries)
+    lengths = None if isinstance(entries, pa.Array | pa.ChunkedArray) else lengths_of(entries)
+    size = raw_size(entries) if lengths is None else 4 * count + total_of(lengths)
     if size > MAX_CALL_BYTES:
         raise InvalidInput(
             f"{count} entries of {size} bytes in one call; the most is {MAX_CALL_BYTES}: split them over several "
             f"calls (one entry may have {MAX_ENTRY_BYTES} bytes)"
         )
-    parts = _copy_entries(entries, count, size)
-    overhead = _LIST_OVERHEAD_BYTES * count if isinstance(parts[0], list) else 0
-    return Call(parts, count, metadata, time_ms, size, size + overhead + len(metadata))
+    if size > MAX_ENTRY_BYTES and (longest := _longest(entries)) > MAX_ENTRY_BYTES:
+        raise InvalidInput(f"an entry is {longest} bytes long; the most is {MAX_ENTRY_BYTES}")
+    parts = _copy_array(entries) if lengths is None else _copy_list(entries, lengths, size)
+    return Call(parts, count, metadata, time_ms, size, size + _PART_OVERHEAD_BYTES * len(parts) + len(metadata))
+
+
+def _check_types(entries: Entries) -> None:
+    if isinstance(entries, pa.Array | pa.ChunkedArray):
+        _check_arrow(entries)
+    elif not isinstance(entries, list | tuple):
+        raise InvalidInput(
+            f"entries must be bytes, a list of bytes or an Arrow binary array, not {type(entries).__name__}"
+        )
+    # Counting is the cheapest look at every type.
+    elif countOf(map(type, entries), bytes) != len(entries):
+        found = ", ".join(sorted(kind.__name__ for kind in set(map(type, entries)) - {bytes}))
+        raise InvalidInput(f"every entry must be bytes; found {found}: encode it first")
 
 
 def _check_arrow(entries: pa.Array | pa.ChunkedArray) -> None:
@@ -115,47 +133,108 @@ def _check_arrow(entries: pa.Array | pa.ChunkedArray) -> None:
         raise InvalidInput(f"{entries.null_count} of {len(entries)} entries are null; every entry must be bytes")
 
 
-def _copy_entries(
-    entries: Sequence[bytes] | pa.Array | pa.ChunkedArray, count: int, size: int
-) -> list[Loose | memoryview]:
-    """A slice of an array would keep the whole array in memory, and entries of a list leave holes where they were."""
-    if size < _SMALL_CALL_BYTES:
-        return [_copy_loose(entries, count)]
-    rows = max(1, count * BLOCK_BYTES // size)
-    return [write_block(entries[start : start + rows]) for start in range(0, count, rows)]
-
-
-def _copy_loose(entries: Sequence[bytes] | pa.Array | pa.ChunkedArray, count: int) -> Loose:
+def _longest(entries: Sequence[bytes] | pa.Array | pa.ChunkedArray) -> int:
     if isinstance(entries, pa.Array | pa.ChunkedArray):
-        chunks = entries.chunks if isinstance(entries, pa.ChunkedArray) else [entries]
-        return entries.to_pylist() if count < _FEW_ENTRIES else pa.concat_arrays(chunks).cast(pa.binary())
-    return list(entries) if count < _FEW_ENTRIES else pa.array(entries, pa.binary())
+        return int(pc.max(pc.binary_length(entries)).as_py())
+    return max(map(len, entries))
 
 
-def _join_loose(loose: list[Loose]) -> memoryview:
-    arrays = [pa.array(part, pa.binary()) if isinstance(part, list) else part for part in loose]
-    return write_block(arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays))
+# A slice of an array would keep the whole array in memory, and entries of a list leave holes where they were: so both
+# are copied, in pieces that can go one by one.
+
+
+def _copy_list(entries: Sequence[bytes], lengths: Lengths, size: int) -> list[Part]:
+    count = len(entries)
+    rows = max(1, count * BLOCK_BYTES // size)
+    if rows >= count:
+        return [(b"".join(entries), lengths)]
+    starts = range(0, count, rows)
+    return [(b"".join(entries[start : start + rows]), lengths[start : start + rows]) for start in starts]
+
+
+def _copy_array(entries: pa.Array | pa.ChunkedArray) -> list[Part]:
+    if isinstance(entries, pa.ChunkedArray):
+        return [part for chunk in entries.chunks for part in _copy_array(chunk)]
+    count = len(entries)
+    rows = max(1, count * BLOCK_BYTES // max(1, raw_size(entries)))
+    pieces = [entries.slice(start, rows) for start in range(0, count, rows)]
+    return [(_copy_bytes(bytes_of(piece)), lengths_of(piece)) for piece in pieces]
+
+
+def _copy_bytes(data: memoryview) -> bytes | memoryview:
+    # A large piece goes to the pool that gives out warm memory; it keeps pages, too many for a small one.
+    return bytes(data) if len(data) < _SMALL_CALL_BYTES else memoryview(join_buffers(data)).cast("B")
 
 
 class Blocks:
-    """The record blocks of a batch, in order.
+    """The block of a batch, in the making: entries go in, and it comes out in one or several pieces.
 
-    With `room`, those that zstd is going to shrink are put together into one piece of memory of that size: it
-    compresses one piece a fifth faster than a row of blocks. Others stay apart, so that each can go as soon as it is in
+    With `room`, entries that zstd is going to shrink are put together into one piece of memory of that size: it
+    compresses one piece a fifth faster than a row of them. Others stay apart, so that each can go as soon as it is in
     the object, which will be as large as they are.
     """
 
-    def __init__(self, room: int = 0) -> None:
+    def __init__(self, version: Version, room: int = 0) -> None:
+        self._version = version
         self._room = min(room, _MOST_ROOM)
         self._piece: memoryview | None = None
         self._used = 0
         self._rest: list[memoryview] = []
+        self._lengths = array("I")
+        self._loose: list[bytes | memoryview] = []
+        self._loose_lengths = array("I")
+        self._loose_bytes = 0
 
-    def append(self, block: memoryview) -> None:
-        """Add a block. It is copied, or kept."""
+    def add(self, data: bytes | memoryview, lengths: Lengths | tuple[int, ...]) -> None:
+        """Add entries. They are copied, or kept; if memory is short for that, nothing was added."""
+        if len(data) >= (_SMALL_CALL_BYTES if self._piece is None else _SMALL_COPY_BYTES):
+            self._join_loose()
+            self._append(data, array("I", lengths))
+            return
+        if self._loose_bytes >= BLOCK_BYTES:
+            self._join_loose()
+        self._loose_lengths.extend(lengths)
+        self._loose.append(data)
+        self._loose_bytes += len(data) + 4 * len(lengths)
+
+    def add_small(self, entry: bytes) -> None:
+        """Add one small entry; if memory is short for that, nothing was added."""
+        if self._loose_bytes >= BLOCK_BYTES:
+            self._join_loose()
+        self._loose_lengths.append(len(entry))
+        self._loose.append(entry)
+        self._loose_bytes += 4 + len(entry)
+
+    def take(self) -> list[memoryview]:
+        """Return the pieces that make the block, and hold them no longer."""
+        self._join_loose()
+        if self._version == 2:
+            self._end(memoryview(self._lengths).cast("B"))
+        pieces = [*([] if self._piece is None else [self._piece[: self._used]]), *self._rest]
+        self._piece, self._rest, self._lengths = None, [], array("I")
+        return pieces
+
+    def _join_loose(self) -> None:
+        if self._loose_lengths:
+            data = self._loose[0] if len(self._loose) == 1 else b"".join(self._loose)
+            self._append(data, self._loose_lengths)
+            self._loose, self._loose_lengths, self._loose_bytes = [], array("I"), 0
+
+    def _append(self, data: bytes | memoryview, lengths: Lengths) -> None:
+        if self._version == 1:
+            data = write_block(to_array(memoryview(data), lengths))
         if len(self._rest) == 1 and self._piece is None:
-            self._begin_piece(len(block))  # one alone is a piece already
-        self._add(block)
+            self._begin_piece(len(data))  # one alone is a piece already
+        if self._version == 2:
+            self._lengths.extend(lengths)
+        self._put(memoryview(data))
+
+    def _end(self, lengths: memoryview) -> None:
+        """Put the lengths after everything else."""
+        if self._piece is None and sum(map(len, self._rest)) <= BLOCK_BYTES:
+            self._rest = [memoryview(join_buffers(*self._rest, lengths)).cast("B")]
+        else:
+            self._put(lengths)
 
     def _begin_piece(self, more: int) -> None:
         (first,) = self._rest
@@ -164,23 +243,17 @@ class Blocks:
         try:
             self._piece = memoryview(pa.allocate_buffer(self._room)).cast("B")  # pages not written to are not there
         except MemoryError:
-            return  # a row of blocks does as well
+            return  # a row of pieces does as well
         self._rest = []
-        self._add(first)
+        self._put(first)
 
-    def _add(self, block: memoryview) -> None:
-        end = self._used + len(block)
+    def _put(self, data: memoryview) -> None:
+        end = self._used + len(data)
         if self._piece is None or self._rest or end > self._room:
-            self._rest.append(block)
+            self._rest.append(data)
         else:
-            self._piece[self._used : end] = block
+            self._piece[self._used : end] = data
             self._used = end
-
-    def take(self) -> list[memoryview]:
-        """Return the blocks, and hold them no longer."""
-        blocks = [*([] if self._piece is None else [self._piece[: self._used]]), *self._rest]
-        self._piece, self._rest = None, []
-        return blocks
 
 
 @dataclass(slots=True)
@@ -188,32 +261,34 @@ class Filled:
     """What one batch object will hold."""
 
     blocks: Blocks
-    loose: list[Loose]
-    """The entries after them."""
     metadata: tuple[Metadata, ...]
     count: int
     raw_bytes: int
+    version: Version
     number: int | None
     """Of its last call, where the caller numbers them."""
 
-    def take_blocks(self) -> list[memoryview]:
-        """Return the record blocks for `encode_blocks`, and hold them no longer."""
-        if self.loose:
-            self.blocks.append(_join_loose(self.loose))
-            self.loose = []
-        return self.blocks.take()
+    def take_block(self) -> list[memoryview]:
+        """Return the pieces that make the block, and hold them no longer.
+
+        Raises:
+            Unavailable: they are not what was counted, since memory ran short in the middle of a call.
+        """
+        pieces = self.blocks.take()
+        if sum(map(len, pieces)) != self.raw_bytes:
+            raise Unavailable("memory ran short while a call was put into this batch: produce its entries again")
+        return pieces
 
 
 class Filling:
     """The coordinator's delta of a producer: one batch, not yet full."""
 
-    def __init__(self, flush_size_bytes: int, *, in_one_piece: bool = False) -> None:
+    def __init__(self, flush_size_bytes: int, *, version: Version = 2, in_one_piece: bool = False) -> None:
         """Start an empty batch; `in_one_piece` is for batches that will be compressed."""
         self._flush_size_bytes = flush_size_bytes
+        self._version = version
         self._in_one_piece = in_one_piece
-        self._blocks = Blocks(flush_size_bytes + 2 * BLOCK_BYTES if in_one_piece else 0)
-        self._loose: list[Loose] = []
-        self._loose_bytes = 0
+        self._blocks = Blocks(version, flush_size_bytes + 2 * BLOCK_BYTES if in_one_piece else 0)
         self._metadata: list[Metadata] = []
         self._metadata_bytes = 0
         self._count = 0
@@ -224,34 +299,19 @@ class Filling:
         """Add a call's entries. Calls that follow each other in one millisecond with equal metadata share an item."""
         if not call.count:
             return  # a repeat of what is durable: only its place in the order matters
+        if isinstance(call.parts, bytes):
+            self._blocks.add_small(call.parts)
+        else:
+            for data, lengths in call.parts:
+                self._blocks.add(data, lengths)
+        call.parts = []  # they may have been copied
         self._number = call.number
         last = self._metadata[-1] if self._metadata else None
         if last is None or last.ingestion_time_ms != call.time_ms or last.payload != call.metadata:
             self._metadata.append(Metadata(self._count, call.time_ms, call.metadata))
             self._metadata_bytes += len(call.metadata) + _METADATA_ITEM_BYTES
-        for part in call.parts:
-            if isinstance(part, memoryview):
-                self._join_loose()
-                self._blocks.append(part)
-            else:
-                self._add_loose(part, call.raw_bytes)
-        call.parts = []  # they may have been copied
         self._count += call.count
         self._raw_bytes += call.raw_bytes
-
-    def _add_loose(self, entries: Loose, raw_bytes: int) -> None:
-        if isinstance(entries, list) and self._loose and isinstance(self._loose[-1], list):
-            self._loose[-1] += entries
-        else:
-            self._loose.append(entries)
-        self._loose_bytes += raw_bytes
-        if self._loose_bytes >= BLOCK_BYTES:
-            self._join_loose()
-
-    def _join_loose(self) -> None:
-        if self._loose:
-            self._blocks.append(_join_loose(self._loose))
-            self._loose, self._loose_bytes = [], 0
 
     def size(self) -> int:
         """The batch's size before compression, or enough to be flushed if its metadata is due."""
@@ -265,6 +325,6 @@ class Filling:
 
     def freeze(self) -> tuple[Filled, Filling]:
         """What to store, and an empty batch."""
-        filled = Filled(self._blocks, self._loose, tuple(self._metadata), self._count, self._raw_bytes, self._number)
-        self._blocks, self._loose = Blocks(), []  # the view's reader must not keep the entries in memory
-        return filled, Filling(self._flush_size_bytes, in_one_piece=self._in_one_piece)
+        filled = Filled(self._blocks, tuple(self._metadata), self._count, self._raw_bytes, self._version, self._number)
+        self._blocks = Blocks(self._version)  # the view's reader must not keep the entries in memory
+        return filled, Filling(self._flush_size_bytes, version=self._version, in_one_piece=self._in_one_piece)

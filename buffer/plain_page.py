@@ -1,4 +1,4 @@
-"""Entries to the record block of a batch and back, by Arrow's native code instead of a loop in Python.
+"""Entries to the block of a version 1 batch and back, by Arrow's native code instead of a loop in Python.
 
 A record block is `( len:u32, bytes )*`. A Parquet column of byte arrays, in the encoding that Parquet calls PLAIN, is
 `( len:u32, bytes )*` as well: byte for byte the same thing. Every Arrow carries a fast and well-fuzzed reader for it.
@@ -38,30 +38,11 @@ ZSTD: Final = 6
 """Parquet's codes for the two compressions that we have."""
 
 
-def write_block(values: pa.LargeBinaryArray, lengths: pa.UInt32Array, tail: bytes = b"") -> pa.Buffer:
-    """Return the record block of `values`, whose lengths the caller has at hand, with `tail` after it.
-
-    The values are copied once, into their place. A tail is one more row, prefix `tail` and value empty, so that adding
-    it to the end does not copy the block again.
-    """
+def write_block(values: pa.LargeBinaryArray, lengths: pa.UInt32Array) -> pa.Buffer:
+    """Return the record block of `values`, whose lengths the caller has at hand. The values are copied once."""
     prefixes = pa.Array.from_buffers(pa.binary(4), len(values), [None, lengths.buffers()[1]], offset=lengths.offset)
-    prefixes = prefixes.cast(pa.large_binary())
-    if tail:
-        prefixes = pa.concat_arrays([prefixes, pa.array([tail], pa.large_binary())])
-        values = _add_empty_value(values)
-    block = pc.binary_join_element_wise(prefixes, values, pa.scalar(b"", pa.large_binary()))
+    block = pc.binary_join_element_wise(prefixes.cast(pa.large_binary()), values, pa.scalar(b"", pa.large_binary()))
     return block.buffers()[2] or pa.py_buffer(b"")
-
-
-def _add_empty_value(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    count = len(values)
-    _, offsets, data = values.buffers()
-    if count:
-        starts = pa.Array.from_buffers(pa.int64(), count + 1, [None, offsets], offset=values.offset)
-        starts = pa.concat_arrays([starts, starts.slice(count)])
-    else:
-        starts = pa.array([0, 0], pa.int64())
-    return pa.Array.from_buffers(pa.large_binary(), count + 1, [None, starts.buffers()[1], data or pa.py_buffer(b"")])
 
 
 def read_page(page: memoryview, count: int, *, codec: int, raw_size: int) -> pa.BinaryArray:

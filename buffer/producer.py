@@ -27,13 +27,14 @@ from forebay.buffer.upload import BatchUploader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
+    from typing import Any, NoReturn
 
     from forebay.buffer.batch import Compression
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.coordinator import FlushHandle, WriteHandle
     from forebay.buffer.filling import Call, Entries, Filled
     from forebay.buffer.manifest import Profile
+    from forebay.buffer.manifest.state import State
     from forebay.buffer.upload import Uploaded
 
 _log = logging.getLogger("forebay.producer")
@@ -44,13 +45,27 @@ _BACKLOG_LOOK_SECONDS = 1.0
 # Stopped at the interpreter's exit, so that a forgotten close loses nothing. Coordinators, not producers: one that was
 # dropped unclosed has entries to store all the same.
 _open: dict[Any, str] = {}
+_inherited: list[object] = []
+_process = os.getpid()
+
+
+def _note_fork() -> None:
+    """In a forked child: what is open is the parent's, whose threads are not here, and nothing of it may be freed."""
+    global _process  # noqa: PLW0603 -- asking the system at every call would take a tenth of the call's time
+    _process = os.getpid()
+    _inherited.extend(_open)
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 class Producer(AsyncClosing):
     """Writes entries to a buffer. Any number of producers, threads and processes may share one buffer.
 
     `produce` returns as soon as the call is queued, with a handle to wait on; a thread of its own fills batches and
-    flushes them. Entries of one producer are read in the order produced.
+    flushes them. Entries of one producer are read in the order produced. Several producers of one native buffer leave
+    each other room between their manifest writes, so that an entry is durable somewhat later than by one alone.
 
     Args:
         url: the buffer, such as `s3://lake/clicks`, or its store if it is open already.
@@ -121,14 +136,19 @@ class Producer(AsyncClosing):
             store, manifest_path, profile=profile, role="producer", writer_id=writer_id, clock=clock, random=random
         )
         # A wrong bucket or wrong credentials are found out now, not at the first flush.
-        self.last_number = self._read_last_number(writer_id)
+        state = self._queue.read()
+        self.last_number = None if writer_id is None else self._last_number_in(state)
         """The number of the last call that is durable, for a lasting writer; None if there is none."""
         self._numbered = writer_id is not None
         self._max_backlog_bytes = max_backlog_bytes
         self._backlog_looked_at = self._clock.monotonic()
         self._last_queued_number = self.last_number or 0
         self._coordinator: WriteCoordinator[Call, None, Filled, Filling, Uploaded | None] = WriteCoordinator(
-            Filling(flush_size_bytes, in_one_piece=compression == "zstd"),
+            Filling(
+                flush_size_bytes,
+                version=1 if isinstance(state, Manifest) else 2,
+                in_one_piece=compression == "zstd",
+            ),
             BatchUploader(
                 store,
                 self._queue,
@@ -141,11 +161,12 @@ class Producer(AsyncClosing):
                 random=random or system_random(),
             ),
             config,
+            storage_pace=self._queue.pace.seconds,
             clock=self._clock,
             name=f"producer of {self.url}",
         )
         self._channel = self._coordinator.channel()
-        self._process = os.getpid()
+        self._process = _process
         self._coordinator.start()
         _open[self._coordinator] = self.url
         # Exit handlers run last in, first out: ours has to come before those of the client that the store has loaded.
@@ -179,7 +200,8 @@ class Producer(AsyncClosing):
             handle = self._channel.write(call, timeout=timeout, cost=call.memory)
         except Timeout as error:
             raise Timeout(str(error), write=entries) from None
-        self._note_queued(number)
+        if number is not None:
+            self._note_queued(number)
         return handle
 
     def try_produce(self, entries: Entries, metadata: bytes = b"", *, number: int | None = None) -> WriteHandle[None]:
@@ -193,12 +215,14 @@ class Producer(AsyncClosing):
             handle = self._channel.try_write(call, cost=call.memory)
         except Backpressure as error:
             raise Backpressure(str(error), write=entries) from None
-        self._note_queued(number)
+        if number is not None:
+            self._note_queued(number)
         return handle
 
     def flush(self) -> FlushHandle:
         """Store what is queued without waiting for the interval; the handle is done once all of it is durable."""
-        self._check_process()
+        if self._process != _process:
+            self._refuse_child()
         return self._coordinator.flush(durable=True)
 
     def close(self, timeout: float | None = None) -> None:
@@ -208,7 +232,7 @@ class Producer(AsyncClosing):
             Timeout: it took longer than `timeout` seconds; it goes on, and `close` can be called again.
             ForebayError: something of the last flush could not be stored.
         """
-        if os.getpid() != self._process:
+        if self._process != _process:
             return  # the parent's to close
         try:
             self._coordinator.stop(timeout)
@@ -233,7 +257,7 @@ class Producer(AsyncClosing):
     def __del__(self) -> None:
         coordinator = getattr(self, "_coordinator", None)
         # Once the interpreter is on its way out, a thread never starts, and whoever starts one waits for ever.
-        if coordinator not in _open or os.getpid() != self._process or sys.is_finalizing():
+        if coordinator not in _open or sys.is_finalizing():
             return
         warnings.warn(f"{self!r} was not closed: use `with` or close()", ResourceWarning, source=self, stacklevel=2)
         # What was queued is still stored, at exit at the latest; waiting for it here could block any thread, anywhere.
@@ -241,7 +265,8 @@ class Producer(AsyncClosing):
             Thread(target=_stop_quietly, args=(coordinator, self.url, None), daemon=True).start()
 
     def _check(self, entries: Entries, metadata: bytes, number: int | None) -> Call:
-        self._check_process()
+        if self._process != _process:
+            self._refuse_child()
         call = check_call(entries, metadata, self._clock.now_ms())
         if self._max_backlog_bytes is not None:
             self._check_backlog(entries, self._max_backlog_bytes)
@@ -260,10 +285,9 @@ class Producer(AsyncClosing):
             raise InvalidInput(f"{self.url}: call {number} follows call {self._last_queued_number}; numbers must grow")
         call.number = number
 
-    def _note_queued(self, number: int | None) -> None:
+    def _note_queued(self, number: int) -> None:
         """Let no earlier number follow: only now, as a call that was refused may be repeated with its own."""
-        if number is not None:
-            self._last_queued_number = max(number, self._last_queued_number)
+        self._last_queued_number = max(number, self._last_queued_number)
 
     def _check_backlog(self, entries: Entries, limit: int) -> None:
         state = self._queue.last_seen()
@@ -281,22 +305,18 @@ class Producer(AsyncClosing):
             write=entries,
         )
 
-    def _read_last_number(self, writer_id: str | None) -> int | None:
-        state = self._queue.read()
-        if writer_id is None:
-            return None
+    def _last_number_in(self, state: State) -> int | None:
         if isinstance(state, Manifest):
             raise Unsupported(
                 f"{self.url} is of version 1, which remembers no writers: leave out writer_id, or migrate it"
             )
         return self._queue.resume() or None
 
-    def _check_process(self) -> None:
-        if os.getpid() != self._process:
-            raise Closed(
-                f"{self.url}: this producer belongs to process {self._process}, and its threads did not come along "
-                "into this one; open a producer here"
-            )
+    def _refuse_child(self) -> NoReturn:
+        raise Closed(
+            f"{self.url}: this producer belongs to process {self._process}, and its threads did not come along into "
+            "this one; open a producer here"
+        )
 
 
 def _check_layout(manifest_path: str, data_prefix: str) -> None:

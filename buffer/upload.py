@@ -20,7 +20,7 @@ from forebay.buffer.store.base import Applied, NotApplied
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from forebay.buffer.batch import Compression
+    from forebay.buffer.batch import Compression, Version
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.coordinator import Stamped
     from forebay.buffer.filling import Filled
@@ -38,6 +38,8 @@ class Uploaded:
     """A batch object in the store that the manifest does not list yet."""
 
     batch: NewBatch
+    version: Version
+    """The format it is stored in."""
     number: int | None
     """Of its last call, where the caller numbers them."""
     data: Data
@@ -75,10 +77,16 @@ class BatchStorage:
         """Store a batch under a name above a floor. Its entries are taken out of `filled` on the way."""
         began = self._clock.monotonic()
         with self._encoding:
-            data = encode_blocks(filled.take_blocks(), filled.count, self._compression, self._compression_level)
+            data = encode_blocks(
+                filled.take_block(),
+                filled.count,
+                self._compression,
+                self._compression_level,
+                version=filled.version,
+            )
         times = [item.ingestion_time_ms for item in filled.metadata]
         facts = Facts(len(data), filled.raw_bytes, filled.count, crc32c(data), min(times), max(times))
-        uploaded = self._put(data, filled.metadata, facts, filled.number, above)
+        uploaded = self._put(data, filled.metadata, facts, version=filled.version, number=filled.number, above=above)
         metrics.flush_duration.record(self._clock.monotonic() - began, self._attributes)
         metrics.batches_flushed.add(1, self._attributes)
         metrics.entries_flushed.add(filled.count, self._attributes)
@@ -88,18 +96,27 @@ class BatchStorage:
     def put_again(self, uploaded: Uploaded, *, above: str = names.LOWEST) -> Uploaded:
         """Store a batch once more, under another name; the data goes over to what is returned."""
         batch = uploaded.batch
-        again = self._put(uploaded.data, batch.metadata, batch.facts, uploaded.number, above)
+        again = self._put(
+            uploaded.data, batch.metadata, batch.facts, version=uploaded.version, number=uploaded.number, above=above
+        )
         uploaded.data = b""
         return again
 
     def _put(
-        self, data: Data, metadata: tuple[Metadata, ...], facts: Facts | None, number: int | None, above: str
+        self,
+        data: Data,
+        metadata: tuple[Metadata, ...],
+        facts: Facts | None,
+        *,
+        version: Version,
+        number: int | None,
+        above: str,
     ) -> Uploaded:
         at, at_ms = self._clock.monotonic(), self._clock.now_ms()
         location = f"{self._data_prefix}/{names.mint(self._clock, self._random, above=above)}.batch"
         self._store.put(location, data)
         metrics.bytes_written.add(len(data), self._attributes)
-        return Uploaded(NewBatch(location, metadata, facts), number, data, at, at_ms)
+        return Uploaded(NewBatch(location, metadata, facts), version, number, data, at, at_ms)
 
 
 class BatchUploader:
@@ -218,7 +235,8 @@ class BatchUploader:
         """Append, and return what was appended: under new names if the collector has passed the old ones by."""
         while True:
             try:
-                self._queue.append([uploaded.batch for uploaded in batches], number=number)
+                newest = max(uploaded.version for uploaded in batches)
+                self._queue.append([uploaded.batch for uploaded in batches], number=number, version=newest)
                 return batches
             except BelowFloor as error:
                 batches = [self._storage.put_again(uploaded, above=error.floor) for uploaded in batches]

@@ -25,6 +25,7 @@ LAYERS = [
     {
         "forebay.buffer.batch",
         "forebay.buffer.checksum",
+        "forebay.buffer.columns",
         "forebay.buffer.model",
         "forebay.buffer.names",
         "forebay.buffer.plain_page",

@@ -212,7 +212,7 @@ def _park(handles: list[Handle[Any]]) -> list[Handle[Any]]:
     going: list[Handle[Any]] = []
     for handle in handles:
         if isinstance(handle, WriteHandle) and handle.channel.paused:
-            handle.channel.parked.append(handle)
+            handle.state.parked.setdefault(handle.channel, []).append(handle)
         else:
             going.append(handle)
     return going

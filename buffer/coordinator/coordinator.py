@@ -17,7 +17,7 @@ from forebay.buffer.coordinator.view import View, ViewBoard, ViewSubscription
 from forebay.buffer.errors import InvalidInput, Timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Self
 
     from forebay.buffer.clock import Clock
@@ -45,6 +45,7 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
         *,
         channels: Iterable[str] = ("default",),
         snapshot: ReceiptT | None = None,
+        storage_pace: Callable[[], float] = lambda: 0.0,
         clock: Clock | None = None,
         name: str = "coordinator",
     ) -> None:
@@ -56,6 +57,9 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             config: Settings; the defaults if None.
             channels: The names of the ways in.
             snapshot: What views show as the flusher's snapshot before the first flush.
+            storage_pace: Asked after each storage flush how many seconds to leave from its beginning to that of the
+                next one, which then takes all that is written meanwhile. One that was commanded never waits, nor does
+                one that makes room or the last one of a stop.
             clock: Where time comes from.
             name: What error messages and threads call it.
         """
@@ -67,7 +71,7 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
         }
         if not self._channels:
             raise InvalidInput(f"{name}: at least one channel is needed")
-        pipeline = FlushPipeline(self._state, flusher)
+        pipeline = FlushPipeline(self._state, flusher, storage_pace)
         apply = Thread(target=Applier(self._state, delta, pipeline).run, name=f"forebay-apply-{name}", daemon=True)
         commit = Thread(target=pipeline.commit_groups, name=f"forebay-commit-{name}", daemon=True)
         writers = [

@@ -10,7 +10,7 @@ from forebay.buffer.coordinator.errors import DeltaRejected, release_frames
 from forebay.buffer.errors import ForebayError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from forebay.buffer.coordinator.delta import Flusher
     from forebay.buffer.coordinator.record import DeltaRecord
@@ -23,9 +23,12 @@ ReceiptT = TypeVar("ReceiptT")
 class FlushPipeline(Generic[FrozenT, ReceiptT]):
     """Takes frozen deltas in order from the apply thread; `write_deltas` and `commit_groups` run on its own threads."""
 
-    def __init__(self, state: CoordinatorState, flusher: Flusher[FrozenT, ReceiptT]) -> None:
+    def __init__(
+        self, state: CoordinatorState, flusher: Flusher[FrozenT, ReceiptT], storage_pace: Callable[[], float]
+    ) -> None:
         self._state = state
         self._flusher = flusher
+        self._storage_pace = storage_pace
         self._capacity = state.config.max_concurrent_flushes
         self._durable_flushes = state.config.durable_flushes
         self._uploads: deque[DeltaRecord] = deque()
@@ -35,6 +38,8 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         self._written: deque[DeltaRecord] = deque()
         """The written watermark has passed them, and no storage flush has taken them yet."""
         self._storage_due = False
+        self._storage_not_before = 0.0
+        self._commanded = False
         self._committing = False
         self._last = False
 
@@ -47,6 +52,11 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
     def idle(self) -> bool:
         """Whether nothing is on its way that would make room under the cost bound by itself."""
         return not self._unwritten and not (self._durable_flushes and (self._written or self._committing))
+
+    @property
+    def _hurries(self) -> bool:
+        """Whether somebody waits for nothing but the next storage flush."""
+        return self._commanded or self._last or self._state.room_wanted
 
     def submit(self, record: DeltaRecord) -> None:
         """Take the next delta in order."""
@@ -130,6 +140,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
             self._written.append(record)
             if record.wants_storage or (self._durable_flushes and record.needs_storage):
                 self._storage_due = True
+                self._commanded |= record.wants_storage
         self._pass_durable()
 
     def _pass_durable(self) -> None:
@@ -162,6 +173,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
             receipts: list[Stamped[ReceiptT]] = [
                 Stamped(record.epochs, record.receipt) for record in group if record.keeps and record.error is None
             ]
+            began = state.clock.monotonic()
             try:
                 try:
                     rejected: Mapping[range, Exception] = self._flusher.flush_storage(receipts)
@@ -177,6 +189,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
                 if state.failure is not None:
                     return
                 self._committing = False
+                self._storage_not_before = began + self._storage_pace()
                 for record in group:
                     error = rejected.get(record.epochs) if record.keeps and record.error is None else None
                     if error is not None:
@@ -189,20 +202,16 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
     def _next_group(self) -> list[DeltaRecord] | None:
         state = self._state
         with state.lock:
-            while not self._storage_due:
-                if state.failure is not None:
-                    return None
-                if self._last and not self._unwritten:
+            while state.failure is None:
+                if self._storage_due and (self._hurries or state.clock.monotonic() >= self._storage_not_before):
+                    self._committing = True
+                    self._storage_due = self._commanded = False
+                    group = list(self._written)
+                    self._written.clear()
+                    return group
+                if self._last and not self._storage_due and not self._unwritten:
                     state.end()
                     break
-                state.clock.wait_until(state.commit_ready, None)
-            else:
-                if state.failure is not None:
-                    return None
-                self._committing = True
-                self._storage_due = False
-                group = list(self._written)
-                self._written.clear()
-                return group
+                state.clock.wait_until(state.commit_ready, self._storage_not_before if self._storage_due else None)
         state.deliver()
         return None

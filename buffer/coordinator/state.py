@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from forebay.buffer.clock import Clock
+    from forebay.buffer.coordinator.channel import WriteChannel
     from forebay.buffer.coordinator.config import CoordinatorConfig
     from forebay.buffer.coordinator.handle import Handle
     from forebay.buffer.coordinator.view import ViewBoard
@@ -45,6 +46,8 @@ class CoordinatorState:
 
         self.pending: list[Handle[Any]] = []
         """Writes and flush commands in the order of their arrival."""
+        self.parked: dict[WriteChannel[Any, Any], list[Handle[Any]]] = {}
+        """Writes that came up while their channel was paused."""
         self.paused = 0
         self.newly_paused = False
         """Whether what the apply thread took may hold writes of a channel paused since."""
@@ -152,6 +155,7 @@ class CoordinatorState:
             self._outbox.extend(watchers)
         self._unapplied_watchers.clear()
         self.pending.clear()
+        self.parked.clear()
         self.unsettled.clear()
         self.board.wake_all()
 

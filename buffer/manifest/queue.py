@@ -28,6 +28,7 @@ from forebay.buffer.errors import (
     Unsupported,
 )
 from forebay.buffer.manifest.head import LASTING, Head, trimmed
+from forebay.buffer.manifest.pace import Pace
 from forebay.buffer.manifest.segments import Segments
 from forebay.buffer.manifest.state import Profile, State, check_no_remains, read_state
 from forebay.buffer.manifest.v1 import Manifest
@@ -37,6 +38,7 @@ from forebay.buffer.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from forebay.buffer.batch import Version
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.manifest.head import Ref
     from forebay.buffer.model import BatchDescriptor, NewBatch
@@ -99,7 +101,8 @@ class Queue:
         self.manifest_path = manifest_path
         self._profile = profile
         self._random = random or system_random()
-        self.segments = Segments(store, clock=clock or SystemClock(), random=self._random)
+        self._clock = clock or SystemClock()
+        self.segments = Segments(store, clock=self._clock, random=self._random)
         self._register: Register[State] = Register(
             store,
             manifest_path,
@@ -110,12 +113,14 @@ class Queue:
             random=random,
         )
         self.writer_id = self.new_id() if writer_id is None else LASTING + check_name(writer_id, "writer_id")
+        self.pace = Pace(self.writer_id)
         self._number = 0
         self._sealed: list[Ref] = []
         self._attributes = {"buffer": store.url, "role": role}
         self._lock = RLock()
         self._known: Snapshot[State] | None = None
         self._undisturbed = True
+        self._attempt_seconds = 0.0
         self._seen = False
         self._looked_for_remains = False
 
@@ -211,13 +216,22 @@ class Queue:
 
     # Appending
 
-    def append(self, batches: Sequence[NewBatch], *, number: int | None = None, let_go: str | None = None) -> range:
+    def append(
+        self,
+        batches: Sequence[NewBatch],
+        *,
+        number: int | None = None,
+        let_go: str | None = None,
+        version: Version = 1,
+    ) -> range:
         """Add stored batches to the end, in order and all at once, and return their sequences.
 
         `number` is what the manifest remembers of this writer, higher than before; by default it counts appends.
-        `let_go` is a hold that kept them until now, and that the same write ends.
+        `let_go` is a hold that kept them until now, and that the same write ends. `version` is the newest format that
+        one of them is stored in.
 
         Raises:
+            Unsupported: the manifest is of version 1, whose readers know no newer batches; nothing was appended.
             BelowFloor: a batch is named below the collector's floor; nothing was appended.
             Fenced: another process has appended under this writer's name; nothing was appended.
             Unknown: they may or may not have been appended, or may yet be. Never append them again by the same name.
@@ -229,9 +243,15 @@ class Queue:
             self._seal_if_due()
             while True:
                 try:
-                    return self._append(tuple(batches), self._number + 1 if number is None else number, let_go)
+                    added = self._append(
+                        tuple(batches), self._number + 1 if number is None else number, let_go, version
+                    )
                 except _NotRegistered:
                     self.register_writer()
+                    continue
+                if isinstance(head := self.last_seen(), Head):
+                    self.pace.note(head, self._attempt_seconds)
+                return added
 
     def register_writer(self) -> None:
         """Have the manifest know this writer before its first append: its absence then means that it was forgotten."""
@@ -251,7 +271,7 @@ class Queue:
             self._number = 0 if writer is None else writer.number
             return self._number
 
-    def _append(self, batches: tuple[NewBatch, ...], number: int, let_go: str | None) -> range:
+    def _append(self, batches: tuple[NewBatch, ...], number: int, let_go: str | None, version: Version) -> range:
         locations = [batch.location for batch in batches]
         tried: State | None = None
         place = 0
@@ -262,6 +282,11 @@ class Queue:
             tried, consumed = state or self._empty(), False
             place = tried.next_sequence
             if isinstance(tried, Manifest):
+                if version != 1:
+                    raise Unsupported(
+                        f"{self.url} was made a buffer of version 1 by somebody else, and these batches are of version "
+                        f"{version}: open a new producer, and produce them again"
+                    )
                 return tried.append(batches)
             head = tried if let_go is None else tried.without_hold(let_go)
             return self._add_to_head(head, batches, number)
@@ -473,9 +498,10 @@ class Queue:
 
     def _update(self, change: Callable[[State | None], State | None], is_mine: Callable[[State], bool | None]) -> State:
         with self._lock:
+            began = self._clock.monotonic()
             # A sole writer saves the read before its write. Among several that would be a conflict nearly every time,
-            # so whoever met one looks first, until it finds the manifest as it left it.
-            if self._known is not None and not self._undisturbed:
+            # so whoever met one looks first, until it finds the manifest as it left it and no other writers in it.
+            if self._known is not None and (self.pace.seconds() or not self._undisturbed):
                 before = self._known
                 self.read()
                 self._undisturbed = self._known is before
@@ -485,6 +511,7 @@ class Queue:
             finally:
                 met = self._register.conflicts - conflicts
                 self._undisturbed &= met == 0
+                self._attempt_seconds = (self._clock.monotonic() - began) / (1 + met)
                 metrics.manifest_writes.add(self._register.writes - writes, self._attributes)
                 metrics.manifest_conflicts.add(met, self._attributes)
 

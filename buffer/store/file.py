@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+import pyarrow as pa
+
 from forebay.buffer.clock import system_random
 from forebay.buffer.errors import Denied, InvalidInput, NotFound, StoreError, Unavailable, Unknown
 from forebay.buffer.store.base import (
@@ -37,10 +39,12 @@ from forebay.buffer.store.base import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from io import FileIO
 
 _RESERVED = ".forebay-"
 _LOCK_NAME = _RESERVED + "lock"
 _MAX_NAME_BYTES = 255
+_LARGE = 1 << 20
 _LEFTOVER_AGE_NS = 3600 * 10**9
 """No write takes so long: a temporary file older than that has lost its writer."""
 
@@ -80,8 +84,9 @@ class FileStore(ObjectStore):
         with self._typed_errors(key):
             try:
                 with path.open("rb", buffering=0) as file:
-                    version = _version(os.fstat(file.fileno()))
-                    return None if version == unless else StoredObject(file.read(), version)
+                    stat = os.fstat(file.fileno())
+                    version = _version(stat)
+                    return None if version == unless else StoredObject(_read_all(file, stat.st_size), version)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 raise NotFound(f"{self.url}/{key} does not exist") from None
 
@@ -229,6 +234,20 @@ class FileStore(ObjectStore):
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                 raise Unavailable(f"{where}: the disk is full; free some space and try again") from error
             raise Unavailable(f"{where}: {error.strerror or error}") from error
+
+
+def _read_all(file: FileIO, size: int) -> bytes | memoryview:
+    """Return the file's bytes; many of them in memory of Arrow's pool, which gives out warm memory again.
+
+    Fresh pages from the system cost several times what the bytes do that are read into them.
+    """
+    if size < _LARGE:
+        return file.read()
+    whole = memoryview(pa.allocate_buffer(size)).cast("B")
+    end = 0
+    while end < size and (found := file.readinto(whole[end:])):
+        end += found
+    return whole[:end].toreadonly()
 
 
 def _stat(path: Path) -> os.stat_result | None:

@@ -87,29 +87,38 @@ class Rows:
                     f"{_PARTITION} int: leave some out, and cast in a select"
                 )
         self._schema = pa.schema([pa.field(field.name, _ARROW_TYPES[field.name], field.nullable) for field in schema])
-        self._varying = [name for name in self._schema.names if name not in ("sequence", _PARTITION)]
         self._times = times
 
     def slices(self, batch: Batch, partition: int) -> Iterator[pa.RecordBatch]:
         """Yield the batch's rows in order."""
         step = self._rows_at_once(batch)
-        # The same in every slice: made once, and Arrow hands out parts of it without copying.
-        sequences = pa.repeat(pa.scalar(batch.sequence, pa.int64()), step)
-        partitions = pa.repeat(pa.scalar(partition, pa.int32()), step)
+        repeated = self._repeated(batch, partition, step)
+        varying = [name for name in self._schema.names if name not in repeated]
         covered = self._times.covers(batch.descriptor)
         for start in range(0, len(batch), step):
             rows = min(step, len(batch) - start)
-            varying = batch.records(start, start + rows, columns=self._varying)
-            columns = dict(zip(varying.column_names, varying.columns, strict=True))
-            columns |= {"sequence": sequences.slice(0, rows), _PARTITION: partitions.slice(0, rows)}
+            others = batch.records(start, start + rows, columns=varying)
+            columns = {name: column.slice(0, rows) for name, column in repeated.items()}
+            columns |= zip(varying, others.columns, strict=True)
             table = pa.Table.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
             if not covered:
                 times = batch.records(start, start + rows, columns=["ingestion_time"])
                 table = table.filter(self._times.mask(times["ingestion_time"]))
             yield from (made for made in table.to_batches() if made.num_rows)
 
+    def _repeated(self, batch: Batch, partition: int, rows: int) -> dict[str, pa.Array | pa.ChunkedArray]:
+        """Columns that are the same in every row: made once, and Arrow hands out parts of them without copying."""
+        same = {"sequence"}
+        if [item.start_index for item in batch.metadata] == [0]:  # nearly always
+            same |= {"ingestion_time", "metadata"}
+        names = [name for name in self._schema.names if name in same]
+        columns = dict(zip(names, batch.records(0, rows, columns=names).columns, strict=True))
+        if _PARTITION in self._schema.names:
+            columns[_PARTITION] = pa.repeat(pa.scalar(partition, pa.int32()), rows)
+        return columns
+
     def _rows_at_once(self, batch: Batch) -> int:
         row = batch.decoded.raw_bytes / max(1, len(batch))
-        if "metadata" in self._varying:
+        if "metadata" in self._schema.names:
             row += max((len(item.payload) for item in batch.metadata), default=0)
         return max(1, min(_MOST_ROWS, int(_MOST_BYTES / max(1.0, row))))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from forebay.buffer import batch, plain_page
+from forebay.buffer import batch, columns, plain_page
 from forebay.buffer.batch import DecodedBatch, decode_batch, encode_batch, raw_size
 from forebay.buffer.errors import Corrupt, InvalidInput
 
@@ -23,14 +23,18 @@ SHAPES: dict[str, list[bytes]] = {
 }
 EVERY_SHAPE = pytest.mark.parametrize("entries", SHAPES.values(), ids=SHAPES)
 EVERY_COMPRESSION = pytest.mark.parametrize("compression", ["none", "zstd"])
+EVERY_VERSION = pytest.mark.parametrize("version", [1, 2])
 
 
-def write_out(entries: Sequence[bytes]) -> bytes:
-    """The record block, by the layout."""
-    return b"".join(struct.pack("<I", len(entry)) + entry for entry in entries)
+def write_out(entries: Sequence[bytes], version: int) -> bytes:
+    """The block, by the layout."""
+    lengths = [struct.pack("<I", len(entry)) for entry in entries]
+    if version == 1:
+        return b"".join(length + entry for length, entry in zip(lengths, entries, strict=True))
+    return b"".join([*entries, *lengths])
 
 
-def footer(compression: int, count: int, version: int = 1) -> bytes:
+def footer(compression: int, count: int, version: int) -> bytes:
     return struct.pack("<BIH", compression, count, version)
 
 
@@ -42,15 +46,24 @@ def zstd(data: bytes, **options: Any) -> bytes:
 
 
 @EVERY_SHAPE
-def test_uncompressed_batch_is_the_layout(entries: list[bytes]) -> None:
-    assert encode_batch(entries, "none") == write_out(entries) + footer(0, len(entries))
+@EVERY_VERSION
+def test_uncompressed_batch_is_the_layout(version: Any, entries: list[bytes]) -> None:
+    expected = write_out(entries, version) + footer(0, len(entries), version)
+    assert encode_batch(entries, "none", version=version) == expected
 
 
 @EVERY_SHAPE
-def test_zstd_batch_is_the_layout_in_one_frame(entries: list[bytes]) -> None:
-    data = bytes(encode_batch(entries))
-    assert zstandard.ZstdDecompressor().decompress(data[:-7], allow_extra_data=False) == write_out(entries)
-    assert data[-7:] == footer(1, len(entries))
+@EVERY_VERSION
+def test_zstd_batch_is_the_layout_in_one_frame(version: Any, entries: list[bytes]) -> None:
+    data = bytes(encode_batch(entries, version=version))
+    assert zstandard.ZstdDecompressor().decompress(data[:-7], allow_extra_data=False) == write_out(entries, version)
+    assert data[-7:] == footer(1, len(entries), version)
+
+
+@pytest.mark.parametrize("version", [0, 3, None, "2"])
+def test_there_are_two_versions_to_write(version: Any) -> None:
+    with pytest.raises(InvalidInput, match="version 1 or 2"):
+        encode_batch([], version=version)
 
 
 def test_zstd_frame_tells_its_content_size_and_carries_a_checksum() -> None:
@@ -80,7 +93,7 @@ def test_chunks_are_joined_in_order(kind: pa.DataType) -> None:
 
 
 def test_array_without_chunks_is_an_empty_batch() -> None:
-    assert encode_batch(pa.chunked_array([], pa.binary()), "none") == footer(0, 0)
+    assert encode_batch(pa.chunked_array([], pa.binary()), "none") == footer(0, 0, 2)
 
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()], ids=str)
@@ -148,16 +161,18 @@ def test_block_that_readers_would_refuse_is_not_written() -> None:
         encode_batch([bytes(97)], max_raw_bytes=100)
 
 
-def test_entry_that_fits_no_array_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+@EVERY_VERSION
+def test_entry_that_fits_no_array_is_not_written(version: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "MAX_ENTRY_BYTES", 10)
-    assert encode_batch([bytes(10)])
+    assert encode_batch([bytes(10), bytes(10)], version=version)
     with pytest.raises(InvalidInput, match="an entry is 11 bytes long; the most is 10"):
-        encode_batch([b"", bytes(11)])
+        encode_batch([b"", bytes(11)], version=version)
 
 
 @EVERY_SHAPE
 def test_raw_size_is_the_size_of_the_uncompressed_block(entries: list[bytes]) -> None:
-    size = len(write_out(entries))
+    size = len(write_out(entries, 1))
+    assert size == len(write_out(entries, 2))
     array = pa.array([b"before", *entries, b"after"], pa.binary()).slice(1, len(entries))
     assert raw_size(entries) == raw_size(array) == raw_size(array.cast(pa.large_binary())) == size
     assert raw_size(pa.chunked_array([array, array])) == 2 * size
@@ -168,57 +183,76 @@ def test_raw_size_is_the_size_of_the_uncompressed_block(entries: list[bytes]) ->
 
 @EVERY_COMPRESSION
 @EVERY_SHAPE
-def test_batch_comes_back_as_it_went_in(entries: list[bytes], compression: Any) -> None:
-    decoded = decode_batch(encode_batch(entries, compression))
+@EVERY_VERSION
+def test_batch_comes_back_as_it_went_in(version: Any, entries: list[bytes], compression: Any) -> None:
+    decoded = decode_batch(encode_batch(entries, compression, version=version))
+    for chunk in decoded.chunks:
+        chunk.validate(full=True)
     assert decoded.arrow.equals(pa.array(entries, pa.binary()))
     assert decoded.entries == entries
     assert len(decoded) == len(decoded.entries) == len(entries)
-    assert decoded.raw_bytes == len(write_out(entries))
+    assert decoded.raw_bytes == len(write_out(entries, version))
 
 
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview, pa.py_buffer, lambda data: memoryview(b"x" + data)[1:]])
 @EVERY_COMPRESSION
-def test_object_may_come_in_any_form_of_bytes(wrap: Any, compression: Any) -> None:
-    assert decode_batch(wrap(bytes(encode_batch(SHAPES["mixed"], compression)))).entries == SHAPES["mixed"]
+@EVERY_VERSION
+def test_object_may_come_in_any_form_of_bytes(version: Any, wrap: Any, compression: Any) -> None:
+    data = bytes(encode_batch(SHAPES["mixed"], compression, version=version))
+    assert decode_batch(wrap(data)).entries == SHAPES["mixed"]
 
 
 @EVERY_COMPRESSION
-def test_decoded_batch_does_not_lean_on_the_object(compression: Any) -> None:
-    data = bytearray(encode_batch(SHAPES["mixed"], compression))
+@EVERY_VERSION
+def test_decoded_batch_does_not_lean_on_an_object_that_may_change(version: Any, compression: Any) -> None:
+    data = bytearray(encode_batch(SHAPES["mixed"], compression, version=version))
     decoded = decode_batch(data)
     data[:] = bytes(len(data))
     assert decoded.entries == SHAPES["mixed"]
 
 
+@EVERY_COMPRESSION
+def test_entries_of_version_2_stand_on_the_block(compression: Any) -> None:
+    data = bytes(encode_batch([b"x" * 1000] * 1000, compression))
+    before = pa.total_allocated_bytes()
+    decoded = decode_batch(data)
+    block = decoded.raw_bytes if compression == "zstd" else 0
+    assert pa.total_allocated_bytes() - before < block + 5_000, "one block, if any, and 4 bytes of offset an entry"
+
+
 @EVERY_SHAPE
-def test_frame_without_content_size_decodes(entries: list[bytes]) -> None:
-    frame = zstd(write_out(entries), write_content_size=False, write_checksum=True)
+@EVERY_VERSION
+def test_frame_without_content_size_decodes(version: int, entries: list[bytes]) -> None:
+    frame = zstd(write_out(entries, version), write_content_size=False, write_checksum=True)
     assert zstandard.frame_content_size(frame) == -1
-    decoded = decode_batch(frame + footer(1, len(entries)))
+    decoded = decode_batch(frame + footer(1, len(entries), version))
     assert decoded.entries == entries
-    assert decoded.raw_bytes == len(write_out(entries))
+    assert decoded.raw_bytes == len(write_out(entries, version))
 
 
-def test_frame_without_content_size_that_grows_a_thousandfold_decodes() -> None:
+@EVERY_VERSION
+def test_frame_without_content_size_that_grows_a_thousandfold_decodes(version: int) -> None:
     entries = [bytes(1 << 20)] * 8
-    frame = zstd(write_out(entries), write_content_size=False)
+    frame = zstd(write_out(entries, version), write_content_size=False)
     assert len(frame) < 8 << 10
-    assert decode_batch(frame + footer(1, 8)).entries == entries
+    assert decode_batch(frame + footer(1, 8, version)).entries == entries
 
 
 @pytest.mark.parametrize("sizes", [(True, True), (True, False), (False, True), (False, False)])
-def test_frames_one_after_the_other_decode_as_one_block(sizes: tuple[bool, bool]) -> None:
-    block = write_out(SHAPES["mixed"])
+@EVERY_VERSION
+def test_frames_one_after_the_other_decode_as_one_block(version: int, sizes: tuple[bool, bool]) -> None:
+    block = write_out(SHAPES["mixed"], version)
     parts = (block[:1001], block[1001:])  # in the middle of an entry
     frames = b"".join(zstd(part, write_content_size=told) for part, told in zip(parts, sizes, strict=True))
-    assert decode_batch(frames + footer(1, len(SHAPES["mixed"]))).entries == SHAPES["mixed"]
+    assert decode_batch(frames + footer(1, len(SHAPES["mixed"]), version)).entries == SHAPES["mixed"]
 
 
-def test_frame_of_a_long_window_decodes() -> None:
+@EVERY_VERSION
+def test_frame_of_a_long_window_decodes(version: int) -> None:
     parameters = zstandard.ZstdCompressionParameters.from_level(19, window_log=27, write_content_size=False)
-    block = write_out(SHAPES["mixed"])
+    block = write_out(SHAPES["mixed"], version)
     frame = zstandard.ZstdCompressor(compression_params=parameters).compress(block)
-    assert decode_batch(frame + footer(1, len(SHAPES["mixed"]))).entries == SHAPES["mixed"]
+    assert decode_batch(frame + footer(1, len(SHAPES["mixed"]), version)).entries == SHAPES["mixed"]
 
 
 # --- batches larger than a page or an Arrow array --------------------------------------------------------------------
@@ -234,14 +268,18 @@ def test_frame_of_a_long_window_decodes() -> None:
     ],
     ids=["even", "large first", "large last", "ragged"],
 )
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_batch_of_many_pages_comes_back_in_chunks(
-    entries: list[bytes], compression: Any, monkeypatch: pytest.MonkeyPatch
+@EVERY_COMPRESSION
+@EVERY_VERSION
+def test_batch_too_large_for_an_array_comes_back_in_chunks(
+    version: Any, entries: list[bytes], compression: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plain_page, "MAX_PAGE_BYTES", 256)
-    decoded = decode_batch(encode_batch(entries, compression))
+    monkeypatch.setattr(columns, "MAX_ARRAY_BYTES", 252)
+    decoded = decode_batch(encode_batch(entries, compression, version=version))
     assert len(decoded.chunks) > 1
-    assert all(chunk.type == pa.binary() and raw_size(chunk) <= 256 for chunk in decoded.chunks)
+    assert all(chunk.type == pa.binary() and chunk.total_values_length <= 252 for chunk in decoded.chunks)
+    for chunk in decoded.chunks:
+        chunk.validate(full=True)
     assert isinstance(decoded.arrow, pa.ChunkedArray)
     assert decoded.arrow.type == pa.binary()
     assert decoded.entries == entries
@@ -251,25 +289,40 @@ def test_batch_of_many_pages_comes_back_in_chunks(
 
 def test_damage_beyond_the_first_page_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plain_page, "MAX_PAGE_BYTES", 256)
-    block = bytearray(write_out([b"x" * 20] * 100))
+    block = bytearray(write_out([b"x" * 20] * 100, 1))
     for wrong in (19, 21, 2**32 - 1):
         block[24 * 60 : 24 * 60 + 4] = struct.pack("<I", wrong)
         with pytest.raises(Corrupt):
-            decode_batch(bytes(block) + footer(0, 100))
+            decode_batch(bytes(block) + footer(0, 100, 1))
     for count in (99, 98, 101, 1, 0):
         with pytest.raises(Corrupt):
-            decode_batch(write_out([b"x" * 20] * 100) + footer(0, count))
+            decode_batch(write_out([b"x" * 20] * 100, 1) + footer(0, count, 1))
+
+
+def test_damage_to_a_batch_too_large_for_an_array_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "MAX_ARRAY_BYTES", 256)
+    block = write_out([b"x" * 20] * 100, 2)
+    for wrong in (19, 21, 257, 2**32 - 1):
+        damaged = block[: 2000 + 4 * 60] + struct.pack("<I", wrong) + block[2000 + 4 * 61 :]
+        with pytest.raises(Corrupt):
+            decode_batch(damaged + footer(0, 100, 2))
+    for count in (99, 98, 101, 1, 0):
+        with pytest.raises(Corrupt):
+            decode_batch(block + footer(0, count, 2))
+    with pytest.raises(Corrupt, match="2 GiB or more"):
+        decode_batch(write_out([b"x" * 257], 2) + footer(0, 1, 2))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @EVERY_COMPRESSION
-def test_more_than_two_gigabytes_of_entries_come_back(compression: Any) -> None:
+@EVERY_VERSION
+def test_more_than_two_gigabytes_of_entries_come_back(version: Any, compression: Any) -> None:
     megabyte = bytes(range(256)) * 4096
     chunk = pa.array([megabyte, b"", megabyte[:-1]] * 100, pa.binary())
     entries = pa.chunked_array([chunk] * 11)
     assert raw_size(entries) > 2**31
-    decoded = decode_batch(encode_batch(entries, compression, 1))
+    decoded = decode_batch(encode_batch(entries, compression, 1, version=version))
     assert len(decoded) == len(entries)
     assert decoded.raw_bytes == raw_size(entries)
     assert [c.type for c in decoded.chunks] == [pa.binary()] * len(decoded.chunks)
@@ -278,9 +331,10 @@ def test_more_than_two_gigabytes_of_entries_come_back(compression: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_largest_entry_comes_back() -> None:
+@EVERY_VERSION
+def test_largest_entry_comes_back(version: Any) -> None:
     entry = bytes(batch.MAX_ENTRY_BYTES)
-    decoded = decode_batch(encode_batch([b"before", entry, b"after"], "zstd", 1))
+    decoded = decode_batch(encode_batch([b"before", entry, b"after"], "zstd", 1, version=version))
     assert decoded.entries == [b"before", entry, b"after"]
 
 

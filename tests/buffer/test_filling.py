@@ -6,25 +6,28 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from forebay.buffer.batch import Compression, decode_batch, encode_blocks, write_block
-from forebay.buffer.filling import BLOCK_BYTES, Filling, check_call
+from forebay.buffer.batch import Compression, Version, decode_batch, encode_blocks, write_block
+from forebay.buffer.errors import InvalidInput, Unavailable
+from forebay.buffer.filling import BLOCK_BYTES, Filled, Filling, check_call
 
 LARGE = [bytes([65 + i % 26]) * 1000 for i in range(3 * BLOCK_BYTES // 1000)]
 
 
-def fill(*calls: object, in_one_piece: bool = False, flush_size_bytes: int = 1 << 30) -> tuple[list[bytes], int]:
-    filling = Filling(flush_size_bytes, in_one_piece=in_one_piece)
-    for call in calls:
-        filling.apply(check_call(call, b"", 0))  # type: ignore[arg-type]  # any of what a call takes
-    filled, _ = filling.freeze()
-    batch = decode_batch(encode_blocks(filled.take_blocks(), filled.count))
+def entries_of(filled: Filled) -> list[bytes]:
+    """What is in the batch that is made of it."""
+    data = encode_blocks(filled.take_block(), filled.count, version=filled.version)
+    assert data[-2:] == filled.version.to_bytes(2, "little")
+    batch = decode_batch(data)
     assert (len(batch), batch.raw_bytes) == (filled.count, filled.raw_bytes)
-    return list(batch.entries), len(filled.blocks.take()) + len(filled.loose)
+    return list(batch.entries)
 
 
 @pytest.mark.parametrize("flush_size_bytes", [1 << 30, 1])
 @pytest.mark.parametrize("in_one_piece", [False, True])
-def test_calls_of_every_kind_keep_their_order_in_one_batch(in_one_piece: bool, flush_size_bytes: int) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_calls_of_every_kind_keep_their_order_in_one_batch(
+    version: Version, in_one_piece: bool, flush_size_bytes: int
+) -> None:
     small = [b"a", b"", b"b" * 50_000]
     middling = [b"m%d" % i for i in range(100)]
     array = pa.array([b"c", b"d"])
@@ -33,11 +36,14 @@ def test_calls_of_every_kind_keep_their_order_in_one_batch(in_one_piece: bool, f
         pa.chunked_array([pa.array(middling[:50]), pa.array(middling[50:])]), tuple(small),
         pa.chunked_array([pa.array(LARGE)]), b"last",
     )  # fmt: skip
-    found, kept = fill(*calls, in_one_piece=in_one_piece, flush_size_bytes=flush_size_bytes)
-    assert found == [
+    filling = Filling(flush_size_bytes, version=version, in_one_piece=in_one_piece)
+    for call in calls:
+        filling.apply(check_call(call, b"", 0))  # type: ignore[arg-type]  # any of what a call takes
+    filled, _ = filling.freeze()
+    assert entries_of(filled) == [
         b"first", *small, *middling, *middling, *middling, *LARGE, b"c", b"d", *middling, *small, *LARGE, b"last",
     ]  # fmt: skip
-    assert kept == 0, "the frozen batch lets go of what was taken from it"
+    assert sum(map(len, filled.blocks.take())) == 0, "the frozen batch lets go of what was taken from it"
 
 
 @pytest.mark.parametrize("call", [b"x" * 1000, [b"x" * 1000] * 100, pa.array([b"x" * 1000] * 100)])
@@ -46,7 +52,19 @@ def test_many_small_calls_share_blocks(call: object) -> None:
     while filling.size() < 5 * BLOCK_BYTES // 2:
         filling.apply(check_call(call, b"", 0))  # type: ignore[arg-type]  # any of what a call takes
     filled, _ = filling.freeze()
-    assert len(filled.take_blocks()) == 3, "the last calls make a block of what they are"
+    assert len(filled.take_block()) == 4, "two pieces, what is left, and the lengths"
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_small_batch_is_one_piece_and_sets_no_memory_aside_for_a_full_one(calls: int) -> None:
+    before = pa.total_allocated_bytes()
+    filling = Filling(64 << 20, in_one_piece=True)
+    for _ in range(calls):
+        filling.apply(check_call([b"x" * 300_000], b"", 0))
+    filled, _ = filling.freeze()
+    if calls == 1:
+        assert pa.total_allocated_bytes() - before < 1 << 20
+    assert [len(piece) for piece in filled.take_block()] == [filled.raw_bytes]
 
 
 @pytest.mark.parametrize("call", [[b"x" * 1000] * 100, LARGE])
@@ -59,7 +77,7 @@ def test_blocks_that_shrink_become_one_piece(call: list[bytes]) -> None:
         assert applied.parts == [], "what was copied is not kept twice"
         assert applied.memory == memory, "what was taken of a bound is what is given back to it"
     filled, _ = filling.freeze()
-    assert [len(block) for block in filled.take_blocks()] == [filled.raw_bytes]
+    assert [len(block) for block in filled.take_block()] == [filled.raw_bytes]
 
 
 @pytest.mark.parametrize("flush_size_bytes", [1 << 50, sys.maxsize])
@@ -67,8 +85,10 @@ def test_blocks_that_shrink_become_one_piece(call: list[bytes]) -> None:
 def test_batch_that_is_flushed_by_time_alone_sets_no_memory_aside_for_its_size(
     calls: list[list[bytes]], flush_size_bytes: int
 ) -> None:
-    found, _ = fill(*calls, in_one_piece=True, flush_size_bytes=flush_size_bytes)
-    assert found == [entry for call in calls for entry in call]
+    filling = Filling(flush_size_bytes, in_one_piece=True)
+    for call in calls:
+        filling.apply(check_call(call, b"", 0))
+    assert entries_of(filling.freeze()[0]) == [entry for call in calls for entry in call]
 
 
 def test_where_memory_is_short_blocks_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,9 +100,42 @@ def test_where_memory_is_short_blocks_stay_apart(monkeypatch: pytest.MonkeyPatch
         short.setattr("forebay.buffer.filling.pa.allocate_buffer", refuse)
         filling.apply(check_call(LARGE, b"", 0))
     filled, _ = filling.freeze()
-    blocks = filled.take_blocks()
-    assert len(blocks) > 1
-    assert list(decode_batch(encode_blocks(blocks, filled.count)).entries) == LARGE
+    pieces = filled.take_block()
+    assert len(pieces) > 1
+    assert list(decode_batch(encode_blocks(pieces, filled.count)).entries) == LARGE
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_call_that_memory_is_too_short_for_leaves_no_trace(version: Version, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    filling = Filling(64 << 20, version=version, in_one_piece=True)
+    small, large = [b"s" * 1000] * 100, [b"l" * 300_000]
+    while filling.size() < BLOCK_BYTES:
+        filling.apply(check_call(small, b"before", 0))
+    before = filling.size()
+    with monkeypatch.context() as short:
+        short.setattr("forebay.buffer.filling.Blocks._append", refuse)
+        for call in (small, large):
+            with pytest.raises(MemoryError):
+                filling.apply(check_call(call, b"refused", 1))
+    filling.apply(check_call(b"after", b"after", 2))
+    filled, _ = filling.freeze()
+    assert [item.payload for item in filled.metadata] == [b"before", b"after"]
+    assert entries_of(filled) == [b"s" * 1000] * (before // 1004) + [b"after"]
+
+
+def test_batch_with_half_a_call_in_it_is_never_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    filling = Filling(1 << 30)
+    filling.apply(check_call(b"whole", b"", 0))
+    call = check_call(LARGE, b"", 0)
+    call.parts[1] = (b"", None)  # type: ignore[assignment]  # stands for anything that goes wrong there
+    with pytest.raises(TypeError):
+        filling.apply(call)
+    filled, _ = filling.freeze()
+    with pytest.raises(Unavailable, match="produce its entries again"):
+        filled.take_block()
 
 
 def test_blocks_that_do_not_shrink_stay_apart() -> None:
@@ -91,14 +144,15 @@ def test_blocks_that_do_not_shrink_stay_apart() -> None:
     for _ in range(4):
         filling.apply(check_call([noise], b"", 0))
     filled, _ = filling.freeze()
-    assert len(filled.take_blocks()) == 4
+    assert len(filled.take_block()) == 5, "and the lengths"
 
 
 @pytest.mark.parametrize("entries", [LARGE, tuple(LARGE), pa.array(LARGE), pa.array(LARGE).cast(pa.large_binary())])
 def test_large_call_is_counted_by_what_it_holds(entries: object) -> None:
     call = check_call(entries, b"meta", 0)  # type: ignore[arg-type]  # any of what a call takes
-    held = sum(part.nbytes for part in call.parts if isinstance(part, memoryview))
-    assert call.memory == held + 4 == call.raw_bytes + 4
+    held = sum(len(data) + 4 * len(lengths) for data, lengths in call.parts)
+    assert held == call.raw_bytes
+    assert held + 4 < call.memory < 1.01 * held
     assert len(call.parts) > 1, "in pieces that can be let go one by one"
 
 
@@ -118,23 +172,21 @@ def test_entries_changed_after_the_call_are_stored_as_they_were() -> None:
     storage[:] = b"b" * 300_000
     filling = Filling(1 << 30)
     filling.apply(call)
-    filled, _ = filling.freeze()
-    assert set(decode_batch(encode_blocks(filled.take_blocks(), filled.count)).entries) == {b"a" * 1000}
+    assert set(entries_of(filling.freeze()[0])) == {b"a" * 1000}
 
 
 @pytest.mark.parametrize("compression", ["zstd", "none"])
-def test_blocks_are_let_go_while_the_batch_is_encoded(compression: Compression) -> None:
-    blocks = [write_block([b"x" * 100, b""]), write_block([b"y"]), write_block(pa.array([b"z"] * 3))]
-    batch = encode_blocks(blocks, 6, compression)
-    assert blocks == []
-    assert list(decode_batch(batch).entries) == [b"x" * 100, b"", b"y", b"z", b"z", b"z"]
+def test_pieces_are_let_go_while_the_batch_is_encoded(compression: Compression) -> None:
+    pieces = [memoryview(b"x" * 100), memoryview(b"yz"), memoryview(bytes([100, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]))]
+    batch = encode_blocks(pieces, 3, compression)
+    assert pieces == []
+    assert list(decode_batch(batch).entries) == [b"x" * 100, b"", b"yz"]
 
 
-def test_block_keeps_the_limits_of_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_of_version_1_keeps_the_limits_of_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     from forebay.buffer import batch
-    from forebay.buffer.errors import InvalidInput
 
     monkeypatch.setattr(batch, "MAX_ENTRY_BYTES", 10)
-    assert len(write_block([b"x" * 10, b"x" * 10])) == 28
+    assert len(write_block(pa.array([b"x" * 10, b"x" * 10], pa.large_binary()))) == 28
     with pytest.raises(InvalidInput, match="11 bytes"):
-        write_block([b"x" * 11])
+        write_block(pa.array([b"x" * 11], pa.large_binary()))

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import zstandard
 
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.coordinator import Durability
@@ -49,6 +50,11 @@ def read_all(store: MemoryStore) -> list[Batch]:
 
 def entries_in(store: MemoryStore) -> list[bytes]:
     return [entry for batch in read_all(store) for entry in batch.entries]
+
+
+def decompressed(batch: bytes | memoryview) -> bytes:
+    """The batch's block."""
+    return zstandard.decompress(bytes(batch[:-7]))
 
 
 # What goes in comes out
@@ -142,6 +148,35 @@ def test_opendata_layout_is_kept() -> None:
     assert keys[1] == "ingest/manifest"
     assert keys[0].startswith("ingest/01") or keys[0].startswith("ingest/0")
     assert [batch.location for batch in Consumer(inner, manifest_path="ingest/manifest")] == [keys[0]]
+    assert decompressed(inner.get(keys[0]).data) == b"\x01\x00\x00\x00x"
+
+
+def test_batches_are_of_the_version_of_the_buffer() -> None:
+    inner = MemoryStore("memory://batches-of-version-2")
+    with Producer(inner) as producer:
+        producer.produce([b"ab", b"c"])
+    old = opendata_buffer("batches-of-version-1")
+    with Producer(old) as producer:
+        producer.produce([b"ab", b"c"])
+    found = [store.get(next(iter(Consumer(store))).location).data for store in (inner, old)]
+    assert [bytes(data[-2:]) for data in found] == [b"\x02\x00", b"\x01\x00"]
+    assert decompressed(found[0]) == b"abc\x02\x00\x00\x00\x01\x00\x00\x00"
+    assert decompressed(found[1]) == b"\x02\x00\x00\x00ab\x01\x00\x00\x00c"
+
+
+def test_buffer_that_another_made_of_version_1_takes_no_batch_that_its_readers_do_not_know() -> None:
+    inner = MemoryStore("memory://made-of-version-1-meanwhile")
+    with Producer(inner, flush_interval=NEVER) as late:
+        with Producer(inner, profile="opendata") as first:
+            first.produce(b"first")
+        refused = late.produce(b"late")
+        late.flush()
+        with pytest.raises(Unsupported, match="open a new producer, and produce them again"):
+            refused.result(30)
+    assert entries_in(inner) == [b"first"]
+    with Producer(inner) as again:
+        again.produce(b"late")
+    assert entries_in(inner) == [b"first", b"late"]
 
 
 # When a flush is due
@@ -756,6 +791,20 @@ def test_forked_child_gets_an_error_and_leaves_the_parents_producer_alone(inner:
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert entries_in(inner) == [b"parent"]
+
+
+def test_forked_child_ends_without_a_word_about_its_parents_producers(tmp_path: Path) -> None:
+    program = f"""
+import os, sys, forebay
+kept = forebay.Producer("file://{tmp_path}/buffer")
+kept.produce(b"x").result()
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+    kept.close()
+"""
+    done = run_program(program)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_store_that_cannot_be_read_is_found_out_at_once(inner: MemoryStore) -> None:

@@ -74,7 +74,7 @@ def copy_of_the_tree() -> Iterator[Path]:
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*")
         for name in ("tests", "examples", "docs", "rfcs"):
             shutil.copytree(TOP / name, copy / name, ignore=ignored)
-        for name in ("pyproject.toml", "README.md"):
+        for name in ("pyproject.toml", "README.md", "SECURITY.md"):
             shutil.copy(TOP / name, copy / name)
         package = copy / "site" / "forebay"
         shutil.copytree(TOP / "forebay", package, ignore=ignored)
@@ -149,6 +149,9 @@ def main(names: list[str]) -> int:
         TABLE.write_text(render_table(guards))
         return 0
     chosen = [guard for guard in guards if not names or any(name in guard.name for name in names)]
+    if not chosen:
+        sys.stdout.write(f"no guard's name holds {' or '.join(map(repr, names))}\n\n{__doc__}")
+        return 2
     with copy_of_the_tree() as copy:
         whole = run_tests(copy, sorted({guard.test for guard in chosen}))
         if whole.returncode != 0:

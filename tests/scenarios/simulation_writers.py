@@ -33,7 +33,7 @@ class Writing(Process):
 
     def fill(self, *calls: tuple[str, int | None]) -> Filled:
         """A batch of values, each the entry of one call with its number."""
-        filling = Filling(1 << 20)
+        filling = Filling(1 << 20, version=1 if self.simulation.migrating else 2)
         for value, number in calls:
             call = check_call(value.encode(), b"", self.line.clock.now_ms())
             call.number = number

@@ -178,7 +178,9 @@ class Consumed(FaultyStore):
 def test_consumer_that_acks_at_once_sees_every_durable_entry(profile: str) -> None:
     """Version 1 may repeat an append that it cannot find out, under a new name; version 2 never has to."""
     repeated = 0
-    for seed in range(60):
+    for seed in range(1000):
+        if seed >= 60 and (repeated or profile == "native"):
+            break  # how threads take turns is not up to the seed: the case may be long in coming
         inner = new_buffer(f"write-consumed-{seed}", profile)
         store = Consumed.seeded(inner, seed, rate=0.25, clock=ManualClock())
         assert isinstance(store, Consumed)

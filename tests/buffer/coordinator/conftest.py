@@ -226,6 +226,7 @@ def rig() -> Iterator[Callable[..., Rig]]:
         channels: tuple[str, ...] = ("default",),
         clock: Any = None,
         before_apply: Callable[[Put], None] | None = None,
+        storage_pace: Callable[[], float] = lambda: 0.0,
         **config: Any,
     ) -> Rig:
         settings = {"queue_capacity": 100, "flush_interval": None, "flush_size": None, **config}
@@ -236,6 +237,7 @@ def rig() -> Iterator[Callable[..., Rig]]:
             CoordinatorConfig(**settings),
             channels=channels,
             snapshot={},
+            storage_pace=storage_pace,
             clock=clock,
             name="test",
         )

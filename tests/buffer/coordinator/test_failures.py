@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 
 import pytest
 
@@ -268,3 +269,24 @@ def test_write_in_the_middle_of_its_apply_keeps_the_fatal_error_it_told(rig, par
 
 async def await_it(handle):
     return await handle
+
+
+def test_fatal_error_lets_go_of_every_write_that_waits(rig, parts):
+    """Handles are nothing to the garbage collector: whoever queued them must not keep them."""
+    one = rig(channels=("default", "held"))
+    gate = one.storage.gate("a")
+    one.coordinator.channel("held").pause()
+    puts = [parts.Put("parked"), parts.Put("queued")]
+    kept = [weakref.ref(put) for put in puts]
+    one.put("a")
+    flush = one.flush()
+    gate.await_entry()
+    one.coordinator.channel("held").try_write(puts[0])
+    one.put("b").wait(APPLIED)  # and the one before it was put aside
+    one.coordinator.channel("default").pause()
+    one.coordinator.channel("default").try_write(puts[1])
+    del puts
+    gate.open(Fenced("stop"))
+    with pytest.raises(Fenced):
+        flush.wait()
+    parts.eventually(lambda: not any(ref() for ref in kept))

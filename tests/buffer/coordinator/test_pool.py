@@ -6,6 +6,7 @@ import pytest
 
 from forebay.buffer.coordinator import DeltaRejected, Durability
 from forebay.buffer.errors import Unavailable
+from forebay.testing import ManualClock
 
 APPLIED, WRITTEN, DURABLE = Durability
 
@@ -123,3 +124,44 @@ def test_receipts_are_the_ones_flush_delta_returned(rig):
     one.put("a", 7)
     one.flush().wait()
     assert [(stamped.epochs, stamped.value) for stamped in received] == [(range(1, 2), {"a": (0, 7)})]
+
+
+def paced(rig, **config):
+    """A coordinator of which every put is a delta, and a first one that is durable."""
+    one = rig(clock=ManualClock(), durable_flushes=True, flush_size=10, storage_pace=lambda: 10.0, **config)
+    one.put("a").wait(DURABLE)
+    return one
+
+
+def test_storage_flush_keeps_its_pace_and_takes_all_that_was_written_meanwhile(rig):
+    one = paced(rig)
+    handles = [one.put(key) for key in "bc"]
+    one.clock.advance(9.9)
+    handles.append(one.put("d"))
+    handles[-1].wait(WRITTEN)
+    assert not any(handle.done(DURABLE) for handle in handles)
+    one.clock.advance(0.1)
+    handles[-1].wait(DURABLE)
+    assert one.storage.storage_flushes == [[range(1, 2)], [range(2, 3), range(3, 4), range(4, 5)]]
+
+
+def test_flush_on_command_does_not_wait_for_the_pace(rig):
+    one = paced(rig)
+    late = one.put("b")
+    late.wait(WRITTEN)
+    one.flush().wait()
+    assert late.done(DURABLE)
+
+
+def test_stop_does_not_wait_for_the_pace(rig, parts):
+    one = paced(rig)
+    late = one.put("b")
+    late.wait(WRITTEN)
+    assert parts.Outcome(one.coordinator.stop).join().error is None
+    late.wait(DURABLE)
+
+
+def test_writer_that_waits_for_room_does_not_wait_for_the_pace(rig, parts):
+    one = paced(rig, max_cost=10)
+    one.put("b", cost=10).wait(WRITTEN)
+    assert parts.Outcome(lambda: one.write("c", cost=10)).join().error is None

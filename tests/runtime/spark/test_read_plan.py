@@ -7,6 +7,7 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from threading import Thread, current_thread
 from typing import Any
 
 import pytest
@@ -272,6 +273,16 @@ def test_metadata_counts_in_the_size_of_a_slice() -> None:
     assert batch_sizes(reader.read(task)) == [1000], "metadata that nobody asked for is not made"
 
 
+@pytest.mark.parametrize("starts", [(), (0,), (3,), (0, 5), (0, 4, 5, 11)])
+def test_slices_together_are_the_rows_of_the_batch(starts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    metadata = tuple(Metadata(start, 1000 * start, b"from %d" % start) for start in starts)
+    decoded = decode_batch(encode_batch([b"%d" % number for number in range(12)]))
+    batch = Batch(BatchDescriptor(7, "data/x.batch", metadata), decoded, 1)
+    monkeypatch.setattr("forebay.runtime.spark.rows._MOST_ROWS", 5)
+    found = [row for made in Rows(ALL, TimeRange()).slices(batch, 0) for row in made.to_pylist()]
+    assert found == batch.records().to_pylist()
+
+
 # Packing
 
 
@@ -493,6 +504,22 @@ def test_task_fetches_ahead_within_its_bound(store: MemoryStore, monkeypatch: py
         assert asked == list(range(10, first + 3)), "the one that Spark has, and two ahead of it"
     assert len(list(pulled)) == 15
     assert asked == list(range(10, 30))
+
+
+def test_task_decodes_each_batch_when_it_is_its_turn(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[tuple[str, Thread]] = []
+
+    def watched(data: Any, *, location: str, max_raw_bytes: int) -> Any:
+        decoded.append((location, current_thread()))
+        return decode_batch(data, location=location, max_raw_bytes=max_raw_bytes)
+
+    monkeypatch.setattr("forebay.buffer.fetch.decode_batch", watched)
+    reader = batch_reader(store, columns("value"), minPartitions=1)
+    (task,) = reader.partitions()
+    for number, _rows in enumerate(reader.read(task)):
+        assert decoded[-1] == (f"{store.url}/data/{number}.batch", current_thread()), "Spark gives a task one core"
+        assert len(decoded) == number + 1
+    assert len(decoded) == 10
 
 
 # Topics

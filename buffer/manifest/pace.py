@@ -1,0 +1,44 @@
+"""How long a producer leaves between two of its appends, so that those of the others find room in between."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forebay.buffer.manifest.head import Head
+
+# An append is lost if another one lands between its read and its write: in half the time that the two take together.
+# With five such halves to each other writer, about one append in five is, and hardly ever twice in a row (rfcs/0004).
+_ATTEMPTS_APART = 2.5
+_MOST_SECONDS = 2.0
+_APPENDS_BACK = 3
+_ATTEMPTS_KEPT = 5
+
+
+class Pace:
+    """One writer's share of a manifest that several write.
+
+    Everybody reads in the head who else appends, and comes to the same share without asking anybody. Who is alone has
+    nothing to wait for.
+    """
+
+    def __init__(self, writer_id: str) -> None:
+        self._writer_id = writer_id
+        self._revisions: deque[int] = deque(maxlen=_APPENDS_BACK)
+        self._attempts: deque[float] = deque(maxlen=_ATTEMPTS_KEPT)
+        self._seconds = 0.0
+
+    def seconds(self) -> float:
+        """What to leave between the beginnings of two appends."""
+        return self._seconds
+
+    def note(self, head: Head, seconds: float) -> None:
+        """Learn from an append: the head with it, and how long one attempt at it took."""
+        since = self._revisions[0] if self._revisions else head.revision
+        others = sum(writer.revision > since for name, writer in head.writers.items() if name != self._writer_id)
+        self._revisions.append(head.revision)
+        self._attempts.append(seconds)
+        # The median, since one attempt that hung says nothing about the next.
+        self._seconds = min(_MOST_SECONDS, _ATTEMPTS_APART * others * median(self._attempts))
