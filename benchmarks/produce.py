@@ -56,11 +56,11 @@ def run(bench: Bench) -> None:
     from places import open_places  # noqa: PLC0415  (the processes started below need none of it)
 
     with open_places() as places:
+        _calls(bench, places[0])  # first, in a process that is no larger than a service's
         for place in places:
             _throughput(bench, place)
         for place in places:
             _time_to_durable(bench, place)
-        _calls(bench, places[0])
         _requests(bench, places[0])
         for place in places:
             _manifest_writes(bench, place)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from forebay.buffer.fetch import Batch
     from forebay.buffer.manifest import Claim, Profile
     from forebay.buffer.model import BatchDescriptor, Reader
+    from forebay.gc import Collector
 
 _log = logging.getLogger("forebay.consumer")
 
@@ -95,6 +96,8 @@ class Consumer(Closing):
             left and count what was missed in `skipped`.
         profile: the format of a buffer that does not exist yet.
         manifest_path: the manifest's key below `url`.
+        data_prefix: the folder below `url` that batches are stored in, which only a collector has to know.
+        collect: whether to run a collector with its default settings beside this consumer, until it is closed.
         storage_options: credentials, endpoint and client of the store.
         max_poll_interval: while there is nothing to read, `batches(wait=…)` looks again after at most so many seconds.
 
@@ -112,6 +115,8 @@ class Consumer(Closing):
         on_trimmed: Literal["raise", "skip"] = "raise",
         profile: Profile = "native",
         manifest_path: str = "manifest",
+        data_prefix: str = "data",
+        collect: bool = False,
         storage_options: Mapping[str, Any] | None = None,
         max_poll_interval: float = 2.0,
         clock: Clock | None = None,
@@ -153,6 +158,15 @@ class Consumer(Closing):
                 self._side.ack(self._claim, last_acked)
             else:
                 self._cursor = acked
+        self._collector = self._start_collector(data_prefix, random) if collect else None
+
+    def _start_collector(self, data_prefix: str, random: Random | None) -> Collector:
+        from forebay.gc import Collector  # noqa: PLC0415 -- it stands on this layer: only who asks for one needs it
+
+        path = self._queue.manifest_path
+        return Collector(
+            self._store, manifest_path=path, data_prefix=data_prefix, clock=self._clock, random=random
+        ).start()
 
     # Reading
 
@@ -296,8 +310,12 @@ class Consumer(Closing):
                     return
                 self._closed = True
                 self._closing.notify_all()
-            self._flush()
-            self._side.release(self._claim)
+            try:
+                self._flush()
+                self._side.release(self._claim)
+            finally:
+                if self._collector is not None:
+                    self._collector.stop()
 
     # Looking
 

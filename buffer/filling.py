@@ -225,9 +225,9 @@ class Blocks:
             data = write_block(to_array(memoryview(data), lengths))
         if len(self._rest) == 1 and self._piece is None:
             self._begin_piece(len(data))  # one alone is a piece already
+        self._put(data)
         if self._version == 2:
             self._lengths.extend(lengths)
-        self._put(memoryview(data))
 
     def _end(self, lengths: memoryview) -> None:
         """Put the lengths after everything else."""
@@ -247,10 +247,11 @@ class Blocks:
         self._rest = []
         self._put(first)
 
-    def _put(self, data: memoryview) -> None:
+    def _put(self, data: bytes | memoryview) -> None:
         end = self._used + len(data)
         if self._piece is None or self._rest or end > self._room:
-            self._rest.append(data)
+            # Into the pool that the object will be made in: what two allocators keep for later is memory twice.
+            self._rest.append(memoryview(join_buffers(data)).cast("B") if isinstance(data, bytes) else data)
         else:
             self._piece[self._used : end] = data
             self._used = end

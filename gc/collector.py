@@ -43,7 +43,7 @@ class Collector:
     Of a topic it collects each partition, as many as there are each time; one that fails keeps no other from being
     collected.
 
-    A consumer runs no collector of its own: start one beside it, in the same process or elsewhere.
+    A consumer runs one only if it is asked to (`collect=True`): else start one beside it, or elsewhere.
 
     Args:
         url: the buffer or topic, such as `s3://lake/clicks`, or its store if it is open already.

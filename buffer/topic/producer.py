@@ -38,8 +38,8 @@ class TopicProducer(AsyncClosing):
     """Writes entries to a topic. Any number of producers, threads and processes may share one topic.
 
     Calls with a key go to the key's partition, so that they are read in the order produced. Calls without one go to one
-    partition until a batch is due and then to the next, so that batches are as large as with one buffer. A partition
-    is opened when it is first needed. New partitions are noticed within ten seconds.
+    partition until a batch is due and then to the next, however many there are, which makes two batches an interval at
+    the most. A partition is opened when it is first needed. New partitions are noticed within ten seconds.
 
     Args:
         url: the topic, such as `s3://lake/clicks`, or its store if it is open already.

@@ -7,6 +7,7 @@ import math
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from queue import Queue as Queued
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from forebay.buffer.consumer import DEQUEUE_EVERY, Consumer, Lag
 from forebay.buffer.errors import Closed, Corrupt, Fenced, InvalidInput, NotFound, Unavailable
 from forebay.buffer.manifest import Queue
 from forebay.buffer.model import BatchDescriptor, Metadata, NewBatch
+from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
+from forebay.gc import CollectionReport, Collector
 from forebay.testing import Fault, FaultyStore, ManualClock
 
 
@@ -535,6 +538,52 @@ def test_wait_in_seconds_ends_after_so_long_without_a_batch(inner: MemoryStore) 
     thread.join()
     assert found == [0]
     assert clock.monotonic() >= 5.0
+
+
+def collectors() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "forebay-collector"}
+
+
+def test_consumer_runs_no_collector_unless_asked(inner: MemoryStore) -> None:
+    """Ref 002: no collector by default."""
+    before = collectors()
+    with Consumer(inner):
+        assert collectors() == before
+
+
+def test_consumer_that_is_asked_to_collect_does_so_where_its_batches_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = MemoryStore("memory://collects-beside")
+    with Producer(inner, manifest_path="m", data_prefix="d") as producer:
+        producer.produce(b"x")
+    inner.put("d/00000000000000000000000000.batch", b"an orphan, older than everything")
+    reports: Queued[CollectionReport] = Queued()
+    collect_once = Collector.collect_once
+
+    def told(collector: Collector, dry_run: bool = False) -> CollectionReport:
+        report = collect_once(collector, dry_run)
+        reports.put(report)
+        return report
+
+    monkeypatch.setattr(Collector, "collect_once", told)
+    before = collectors()
+    with Consumer(inner, manifest_path="m", data_prefix="d", collect=True) as consumer:
+        assert reports.get(timeout=30).deleted == 1, "the orphan"
+        assert consumer.next_batch() is not None
+    assert collectors() == before
+
+
+def test_collector_ends_with_its_consumer_though_the_last_write_fails(inner: MemoryStore) -> None:
+    """Ref 002: close stops it even if flush fails."""
+    append_many(inner, 1)
+    before = collectors()
+    consumer = Consumer(inner, collect=True)
+    assert len(collectors() - before) == 1
+    assert consumer.next_batch() is not None
+    consumer.ack(0)
+    Consumer(inner)
+    with pytest.raises(Fenced):
+        consumer.close()
+    assert collectors() == before
 
 
 def test_close_ends_a_waiting_reader(inner: MemoryStore) -> None:
