@@ -305,7 +305,7 @@ class Filling:
         else:
             for data, lengths in call.parts:
                 self._blocks.add(data, lengths)
-        call.parts = []  # they may have been copied
+            call.parts = []  # they may have been copied
         self._number = call.number
         last = self._metadata[-1] if self._metadata else None
         if last is None or last.ingestion_time_ms != call.time_ms or last.payload != call.metadata:
