@@ -30,6 +30,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from io import BytesIO
 from pathlib import Path
@@ -53,7 +54,7 @@ from forebay.runtime.spark import ensure_java, register
 from forebay.runtime.spark.rows import SCHEMA, Rows, TimeRange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from harness import Bench
     from pyspark.sql import DataFrame
@@ -261,10 +262,10 @@ def _take_turns(
     for _ in range(1 if bench.quick else 3):
         random.shuffle(order)
         for name in order:
-            spent, began = _processor_seconds(), time.perf_counter()
+            before, began = _processes(), time.perf_counter()
             cases[name]()
             wall[name].append(time.perf_counter() - began)
-            cpu[name].append(_processor_seconds() - spent)
+            cpu[name].append(_seconds_between(before, _processes()))
     best = {name: min(seconds) for name, seconds in cpu.items()}
     ratios = {name: best[ceiling] / seconds for name, seconds in best.items()}
     for name in cases:
@@ -274,22 +275,39 @@ def _take_turns(
     return ratios
 
 
-def _processor_seconds() -> float:
-    """What this process and all that it started have used: Spark's JVM, and the Python processes of that."""
-    parents: dict[int, int] = {}
-    ticks: dict[int, int] = {}
+@dataclass(frozen=True, slots=True)
+class _Process:
+    parent: int
+    own: int
+    """Processor time that it has used, in the system's ticks."""
+    ended: int
+    """The same, of its children that have ended."""
+
+
+def _processes() -> dict[int, _Process]:
+    """This process and all that it started: Spark's JVM, and the Python processes of that."""
+    found: dict[int, _Process] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # ended meanwhile; its parent has its time
-        number = int(path.parent.name)
-        parents[number] = int(fields[1])
-        ticks[number] = sum(map(int, fields[11:15]))
+            continue  # ended meanwhile
+        own, system, ended, ended_system = map(int, fields[11:15])
+        found[int(path.parent.name)] = _Process(int(fields[1]), own + system, ended + ended_system)
     ours = {os.getpid()}
-    while found := {number for number, parent in parents.items() if parent in ours} - ours:
-        ours |= found
-    return sum(ticks[number] for number in ours) / os.sysconf("SC_CLK_TCK")
+    while more := {number for number, process in found.items() if process.parent in ours} - ours:
+        ours |= more
+    return {number: found[number] for number in ours}
+
+
+def _seconds_between(before: Mapping[int, _Process], after: Mapping[int, _Process]) -> float:
+    """What they have used meanwhile. A worker that was idle and ends takes nothing back of what it used before."""
+    ticks = 0
+    for number, process in after.items():
+        known = before.get(number, _Process(0, 0, 0))
+        gone = [was.own for other, was in before.items() if was.parent == number and other not in after]
+        ticks += process.own - known.own + max(0, process.ended - known.ended - sum(gone))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _median_seconds(bench: Bench, source: _Source) -> list[float]:
