@@ -166,6 +166,14 @@ def _copy_bytes(data: memoryview) -> bytes | memoryview:
     return bytes(data) if len(data) < _SMALL_CALL_BYTES else memoryview(join_buffers(data)).cast("B")
 
 
+def _move_to_pool(data: bytes) -> memoryview:
+    """The pool that the object will be made in: what each of two allocators keeps for later is memory twice."""
+    try:
+        return memoryview(join_buffers(data)).cast("B")
+    except MemoryError:
+        return memoryview(data)
+
+
 class Blocks:
     """The block of a batch, in the making: entries go in, and it comes out in one or several pieces.
 
@@ -250,8 +258,7 @@ class Blocks:
     def _put(self, data: bytes | memoryview) -> None:
         end = self._used + len(data)
         if self._piece is None or self._rest or end > self._room:
-            # Into the pool that the object will be made in: what two allocators keep for later is memory twice.
-            self._rest.append(memoryview(join_buffers(data)).cast("B") if isinstance(data, bytes) else data)
+            self._rest.append(_move_to_pool(data) if isinstance(data, bytes) else data)
         else:
             self._piece[self._used : end] = data
             self._used = end
