@@ -100,7 +100,7 @@ def check_call(entries: Entries, metadata: bytes, time_ms: int) -> Call:
     count = len(entries)
     if count == 0:
         raise InvalidInput("there are no entries: a call needs at least one (it may be empty bytes)")
-    lengths = None if isinstance(entries, pa.Array | pa.ChunkedArray) else lengths_of(entries)
+    lengths = None if isinstance(entries, pa.Array | pa.ChunkedArray) else _list_lengths(entries)
     size = raw_size(entries) if lengths is None else 4 * count + total_of(lengths)
     if size > MAX_CALL_BYTES:
         raise InvalidInput(
@@ -108,7 +108,7 @@ def check_call(entries: Entries, metadata: bytes, time_ms: int) -> Call:
             f"calls (one entry may have {MAX_ENTRY_BYTES} bytes)"
         )
     if size > MAX_ENTRY_BYTES and (longest := _longest(entries)) > MAX_ENTRY_BYTES:
-        raise InvalidInput(f"an entry is {longest} bytes long; the most is {MAX_ENTRY_BYTES}")
+        raise _too_long(longest)
     parts = _copy_array(entries) if lengths is None else _copy_list(entries, lengths, size)
     return Call(parts, count, metadata, time_ms, size, size + _PART_OVERHEAD_BYTES * len(parts) + len(metadata))
 
@@ -131,6 +131,17 @@ def _check_arrow(entries: pa.Array | pa.ChunkedArray) -> None:
         raise InvalidInput(f"entries must be an Arrow binary or large_binary array, not {entries.type}: cast it first")
     if entries.null_count:
         raise InvalidInput(f"{entries.null_count} of {len(entries)} entries are null; every entry must be bytes")
+
+
+def _list_lengths(entries: Sequence[bytes]) -> Lengths:
+    try:
+        return lengths_of(entries)
+    except OverflowError:
+        raise _too_long(_longest(entries)) from None
+
+
+def _too_long(length: int) -> InvalidInput:
+    return InvalidInput(f"an entry is {length} bytes long; the most is {MAX_ENTRY_BYTES}: split it")
 
 
 def _longest(entries: Sequence[bytes] | pa.Array | pa.ChunkedArray) -> int:

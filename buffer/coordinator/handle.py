@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 
-class Handle(Generic[ResultT]):
+class Handle(Generic[ResultT]):  # no ABC: a struct has a metaclass of its own
     """Something that was accepted and can be waited for, from threads and from coroutines; dropping it cancels nothing.
 
     `epoch` is None until the write is applied, and then its place in the order. The other fields are the coordinator's.

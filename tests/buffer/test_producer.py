@@ -263,6 +263,18 @@ def test_written_comes_before_durable(inner: MemoryStore) -> None:
 # Bad input
 
 
+@pytest.mark.parametrize("length", [2**31 - 15, 2**31 - 4, 2**31, 2**32 - 1, 2**32, 5 << 30])
+@pytest.mark.parametrize("alone", [True, False])
+def test_entry_longer_than_any_batch_can_hold_is_refused_at_the_call(alone: bool, length: int) -> None:
+    entry = bytes(length)  # zeros that nobody looks at take no memory
+    inner = MemoryStore(f"memory://too-long-{length}-{alone}")
+    with Producer(inner) as producer:
+        for call in (producer.produce, producer.try_produce):
+            with pytest.raises(InvalidInput, match="the most is"):
+                call(entry if alone else [b"ok", entry])
+    assert list(inner.list("data/")) == []
+
+
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
