@@ -183,7 +183,7 @@ def _promise(bench: Bench, name: str, ratios: dict[str, dict[str, float]]) -> No
     for phase, found in ratios.items():
         for case, ratio in found.items():
             if case not in {FOREBAY, FOREBAY_S3FS}:
-                least = 0.9 if (case, phase) == (PARQUET, "in") else 1.0
+                least = 0.9 if case in {PARQUET, PARQUET_DEFAULTS} else 1.0
                 bench.require(f"MB/s {phase}, {name}, times {case}", found[FOREBAY] / ratio, least=least)
 
 

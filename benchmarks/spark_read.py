@@ -4,7 +4,7 @@ One session on two cores, the same events everywhere, and the same columns of th
 
 - *Arrow from memory*: as many tasks yield the very record batches that the buffer's reader yields, but all of them are
   ready in memory. Nothing is fetched or decoded, only handed over: what Spark's bridge from Python takes, no source can
-  save. *After zstd alone*: the same tasks first decompress, with Arrow's zstd, as many bytes as the buffer's objects
+  save. *After zstd alone*: the same tasks first decompress, with Arrow's zstd, as many frames as the buffer's objects
   hold, since on busy cores that has to be paid for somewhere.
 - *forebay*: a buffer of 16-MiB batches in a folder, zstd and not.
 - *Parquet*: the same rows as zstd Parquet by Spark's own vectorised reader, in the JVM.
@@ -48,6 +48,7 @@ from pyspark.sql.types import StructType
 
 from forebay import Producer, open_store
 from forebay.buffer import decode_batch, encode_batch, read_range
+from forebay.buffer.batch import make_compressor
 from forebay.buffer.manifest import Queue
 from forebay.buffer.model import Facts, NewBatch
 from forebay.runtime.spark import ensure_java, register
@@ -169,6 +170,9 @@ def _compare_sums(bench: Bench, source: _Source) -> None:
         bench.require(f"{name}: uncompressed, of Arrow from memory", found[_UNCOMPRESSED], least=0.9)
         least = 1.0 if source.length == 1024 else 0.45
         bench.require(f"{name}: zstd, of Spark's Parquet reader", mine / found[_PARQUET], least=least)
+        bench.require(
+            f"{name}: uncompressed, of Spark's Parquet reader", found[_UNCOMPRESSED] / found[_PARQUET], least=least
+        )
         bench.require(f"{name}: zstd, times a reader that yields tuples", mine / found[_TUPLES], least=2.5)
 
 
@@ -390,7 +394,7 @@ def _ready(url: str, schema: str) -> list[list[pa.RecordBatch]]:
 
 @cache
 def _frame(length: int) -> bytes:
-    return pa.Codec("zstd", compression_level=3).compress(b"".join(events(length)), asbytes=True)
+    return make_compressor().compress(b"".join(events(length)))
 
 
 @cache

@@ -260,8 +260,8 @@ def make_compressor(level: int = DEFAULT_LEVEL) -> zstandard.ZstdCompressor:
     """Return a compressor for blocks.
 
     On the fast levels it looks back half a MiB, as level 1 does, and not the two that zstd gives level 3: then as many
-    of them as there are processors fit the caches they share, which saves a tenth of the time and more. Events repeat
-    their neighbours, so objects are as large, within two hundredths.
+    of them as there are processors fit the caches they share, which saves about a tenth of the time, and up to a
+    quarter of the readers'. Objects are as large where events repeat their neighbours (rfcs/0003 has the rest).
     """
     window = _WINDOW_LOG if level <= DEFAULT_LEVEL else 0  # 0 is zstd's own choice
     return zstandard.ZstdCompressor(

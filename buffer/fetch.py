@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.clock import Clock
     from forebay.buffer.model import BatchDescriptor, Metadata
-    from forebay.buffer.store.base import ObjectStore, StoredObject
+    from forebay.buffer.store.base import ObjectStore
 
 # Many threads may wait for objects at once; more of them decoding than there are processors only push each other's
 # memory out of the caches.
@@ -131,27 +131,19 @@ class FetchHandle:
             Corrupt: its bytes are no batch, or unpack to more than the manifest says.
         """
         began = self._clock.monotonic()
-        found = self._read(descriptor)
-        limit = DEFAULT_MAX_RAW_BYTES
-        if descriptor.facts is not None:
-            # What budgets of memory were reckoned with.
-            limit = min(limit, descriptor.facts.raw_bytes)
-        with _decoding:
-            decoded = decode_batch(found.data, location=f"{self.store.url}/{descriptor.location}", max_raw_bytes=limit)
-        attributes = {"buffer": self.store.url}
-        metrics.fetch_duration.record(self._clock.monotonic() - began, attributes)
-        metrics.batches_fetched.add(1, attributes)
-        metrics.entries_fetched.add(len(decoded), attributes)
-        metrics.bytes_fetched.add(len(found.data), attributes)
-        return Batch(descriptor, decoded, len(found.data))
+        batch = self.decode(descriptor, self.fetch_raw(descriptor))
+        metrics.fetch_duration.record(self._clock.monotonic() - began, {"buffer": self.store.url})
+        return batch
 
     def fetch_raw(self, descriptor: BatchDescriptor) -> bytes | memoryview:
-        """Return the batch object's bytes, to be decoded elsewhere by `decode_batch`."""
-        return self._read(descriptor).data
+        """Return the batch object's bytes, for `decode` here or `decode_batch` elsewhere.
 
-    def _read(self, descriptor: BatchDescriptor) -> StoredObject:
+        Raises:
+            NotFound: its object is gone.
+            Corrupt: its bytes are not those that the manifest tells of.
+        """
         try:
-            found = self.store.get(descriptor.location)
+            data = self.store.get(descriptor.location).data
         except NotFound as error:
             if error.bucket:
                 raise
@@ -161,14 +153,32 @@ class FetchHandle:
                 "no lifecycle rule deletes its objects, and that it was not read for longer than the collector's grace"
             ) from error
         if descriptor.facts is not None:
-            checksum = crc32c(found.data)
-            if checksum != descriptor.facts.crc32c or len(found.data) != descriptor.facts.object_bytes:
+            checksum = crc32c(data)
+            if checksum != descriptor.facts.crc32c or len(data) != descriptor.facts.object_bytes:
                 raise Corrupt(
                     f"{self.store.url}/{descriptor.location}, batch {descriptor.sequence}, is damaged: expected "
                     f"{descriptor.facts.object_bytes} bytes with CRC32C {descriptor.facts.crc32c:08x}, found "
-                    f"{len(found.data)} bytes with {checksum:08x}"
+                    f"{len(data)} bytes with {checksum:08x}"
                 )
-        return found
+        return data
+
+    def decode(self, descriptor: BatchDescriptor, data: bytes | memoryview) -> Batch:
+        """Return the batch of what `fetch_raw` returned: `fetch` in two steps, for who reads on other threads.
+
+        Raises:
+            Corrupt: the bytes are no batch, or unpack to more than the manifest says.
+        """
+        limit = DEFAULT_MAX_RAW_BYTES
+        if descriptor.facts is not None:
+            # What budgets of memory were reckoned with.
+            limit = min(limit, descriptor.facts.raw_bytes)
+        with _decoding:
+            decoded = decode_batch(data, location=f"{self.store.url}/{descriptor.location}", max_raw_bytes=limit)
+        attributes = {"buffer": self.store.url}
+        metrics.batches_fetched.add(1, attributes)
+        metrics.entries_fetched.add(len(decoded), attributes)
+        metrics.bytes_fetched.add(len(data), attributes)
+        return Batch(descriptor, decoded, len(data))
 
 
 def _expand_times(metadata: Sequence[Metadata], start: int, stop: int) -> pa.Array:

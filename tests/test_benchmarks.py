@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import changes
 import contention
 import cost
+import performance
 import report
 import scale
 import scale_tables
@@ -260,6 +261,12 @@ def test_scale_page_says_what_its_script_computes_from_what_was_measured() -> No
     figures = json.loads(scale.RESULTS.read_text())["figures"]
     tables = scale_tables.make_tables(figures)
     assert page == cost.put_tables(page, tables, scale.BEGIN), "run `python benchmarks/scale.py --write`"
+
+
+def test_performance_page_says_what_was_measured() -> None:
+    page = performance.PAGE.read_text()
+    made = performance.make_page(page, performance.read_figures("cpu"), performance.read_figures("growth"))
+    assert page == made, "run `python benchmarks/performance.py`"
 
 
 def test_scale_command_answers_for_any_stream(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _PATIENCE = 60.0
+_SCHEMA = "value binary"
 _numbers = count()
 
 
@@ -33,8 +34,8 @@ class Streams:
         reader = self.spark.readStream
         if case == FOREBAY:
             group = f"bench-{next(_numbers)}"
-            return reader.format("forebay").option("group", group).load(f"file://{path}").select("value")
-        return reader.schema("value binary").parquet(str(path))
+            return reader.format("forebay").schema(_SCHEMA).option("group", group).load(f"file://{path}")
+        return reader.schema(_SCHEMA).parquet(str(path))
 
     def read(self, case: str, path: Path) -> tuple[int, float]:
         """Read a backlog; return how many entries it had, and the seconds its micro-batches took, by Spark's own count.

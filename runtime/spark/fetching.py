@@ -1,4 +1,4 @@
-"""What a task does: fetch ahead of Spark's pull, within a bound of memory, decode, and yield rows."""
+"""What a task does: fetch and decode ahead of Spark's pull, within a bound of memory, and yield rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from forebay.buffer.fetch import Batch
     from forebay.buffer.holds import KeptHold
     from forebay.buffer.model import BatchDescriptor
-    from forebay.buffer.store import ObjectStore, StoredObject
     from forebay.runtime.spark.plan import Piece, Source, Task
     from forebay.runtime.spark.rows import Rows
 
@@ -33,8 +32,11 @@ _log = logging.getLogger("forebay.spark")
 
 _THREADS = 4
 _AHEAD_BYTES = 128 << 20
-"""A task holds batches of so many bytes at most, counted as decoded: the one that Spark pulls from, which is, and those
-behind it, which are not yet; or one batch, if that is larger."""
+"""A task holds batches of so many bytes at most, counted as decoded: the one that Spark pulls from and the next, which
+are, and those behind them, which are not yet; or one batch, if that is larger."""
+_DECODED = 2
+"""More of them, on more threads, drive each other out of the processor's caches before Spark gets to them: four took
+about a fifth more processor time (rfcs/0008)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,11 @@ class Fetching:
 
     def _read_piece(self, piece: Piece, held: KeptHold | None) -> Iterator[pa.RecordBatch]:
         skipped = 0
-        for descriptor, fetcher in _fetch_ahead(piece):
+        for descriptor, coming in _fetch_ahead(piece):
             if held is not None:
                 held.check()
             try:
-                batch = _fetch(fetcher, piece.source, descriptor, held)
+                batch = _wait_for(coming, descriptor, piece.source, held)
             except (Corrupt, NotFound, Trimmed) as error:
                 if not self._skips(error):
                     raise
@@ -82,7 +84,7 @@ class Fetching:
                 _log.warning("batch %d is skipped: %s", descriptor.sequence, error)
                 continue
             yield from self.rows.slices(batch, piece.source.partition)
-            del batch  # before the next ones are fetched in its place
+            del batch, coming  # before the next ones are fetched in its place
         if skipped:
             _log.warning("%s: %d of %d batches were skipped", piece.source.store.url, skipped, len(piece.batches))
 
@@ -92,52 +94,41 @@ class Fetching:
         return self.skip_corrupt and not (isinstance(error, NotFound) and error.bucket)
 
 
-class _ReadAhead(FetchHandle):
-    """Reads objects ahead on threads of its own, and decodes each on the thread that asks for it.
-
-    Spark gives a task one core, on which threads that decode ahead take turns with the one that hands over: four of
-    them took about a fifth more processor time (rfcs/0008).
-    """
-
-    def __init__(self, store: ObjectStore, threads: int) -> None:
-        super().__init__(store)
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="forebay-spark")
-        self._arriving: dict[int, Future[StoredObject]] = {}
-
-    def start(self, descriptor: BatchDescriptor) -> None:
-        """Begin to read what will be fetched later."""
-        self._arriving[descriptor.sequence] = self._threads.submit(super()._read, descriptor)
-
-    def stop(self) -> None:
-        """Read nothing more."""
-        self._threads.shutdown(cancel_futures=True)
-
-    def _read(self, descriptor: BatchDescriptor) -> StoredObject:
-        return self._arriving.pop(descriptor.sequence).result()
-
-
-def _fetch_ahead(piece: Piece) -> Iterator[tuple[BatchDescriptor, FetchHandle]]:
-    """Yield what to fetch next, and by what, while as many behind it as the memory allows are on their way."""
-    fetcher = _ReadAhead(piece.source.store, min(_THREADS, len(piece.batches)))
-    ahead: deque[BatchDescriptor] = deque()
+def _fetch_ahead(piece: Piece) -> Iterator[tuple[BatchDescriptor, Future[Batch]]]:
+    """Yield the batches in order, while as many behind each as the memory allows are on their way."""
+    fetcher = FetchHandle(piece.source.store)
+    waiting = deque(piece.batches)
+    reading: deque[tuple[BatchDescriptor, Future[bytes | memoryview]]] = deque()
+    decoding: deque[tuple[BatchDescriptor, Future[Batch]]] = deque()
     held = 0
+    readers = ThreadPoolExecutor(min(_THREADS, len(waiting)), thread_name_prefix="forebay-spark-read")
+    decoder = ThreadPoolExecutor(1, thread_name_prefix="forebay-spark-decode")
+
+    def decode(descriptor: BatchDescriptor, data: Future[bytes | memoryview]) -> Batch:
+        return fetcher.decode(descriptor, data.result())
+
+    def decode_next() -> tuple[BatchDescriptor, Future[Batch]]:
+        descriptor, data = reading.popleft()
+        return descriptor, decoder.submit(decode, descriptor, data)
+
     try:
-        for descriptor in piece.batches:
-            while ahead and held + size_of(descriptor) > _AHEAD_BYTES:
-                yield ahead[0], fetcher
-                held -= size_of(ahead.popleft())
-            fetcher.start(descriptor)
-            ahead.append(descriptor)
-            held += size_of(descriptor)
-        for descriptor in ahead:
-            yield descriptor, fetcher
+        while waiting or reading or decoding:
+            while waiting and (not (reading or decoding) or held + size_of(waiting[0]) <= _AHEAD_BYTES):
+                descriptor = waiting.popleft()
+                reading.append((descriptor, readers.submit(fetcher.fetch_raw, descriptor)))
+                held += size_of(descriptor)
+            while reading and len(decoding) < _DECODED:
+                decoding.append(decode_next())
+            yield decoding[0]
+            held -= size_of(decoding.popleft()[0])
     finally:
-        fetcher.stop()
+        for pool in (readers, decoder):  # in this order: what is not read ends what waits for it
+            pool.shutdown(cancel_futures=True)
 
 
-def _fetch(fetcher: FetchHandle, source: Source, descriptor: BatchDescriptor, held: KeptHold | None) -> Batch:
+def _wait_for(coming: Future[Batch], descriptor: BatchDescriptor, source: Source, held: KeptHold | None) -> Batch:
     try:
-        return fetcher.fetch(descriptor)
+        return coming.result()
     except NotFound as error:
         if error.bucket:
             raise

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
-from threading import Thread, current_thread
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -468,7 +469,7 @@ def test_missing_bucket_is_never_skipped(store: MemoryStore, monkeypatch: pytest
     def gone(*_args: object) -> None:
         raise NotFound("no bucket", bucket=True)
 
-    monkeypatch.setattr("forebay.buffer.fetch.FetchHandle.fetch", gone)
+    monkeypatch.setattr("forebay.buffer.fetch.FetchHandle.fetch_raw", gone)
     with pytest.raises(NotFound, match="no bucket"):
         rows_of(reader, tasks)
 
@@ -489,9 +490,10 @@ def test_task_fetches_ahead_within_its_bound(store: MemoryStore, monkeypatch: py
     asked: list[int] = []
 
     class Watched(ThreadPoolExecutor):
-        def submit(self, fetch: Any, descriptor: Any) -> Any:  # type: ignore[override] # what is called here
-            asked.append(descriptor.sequence)
-            return super().submit(fetch, descriptor)
+        def submit(self, act: Any, descriptor: Any, *rest: Any) -> Any:  # type: ignore[override] # what is called here
+            if not rest:
+                asked.append(descriptor.sequence)
+            return super().submit(act, descriptor, *rest)
 
     fill(store, *([b"x" * 1000] for _ in range(20)))
     reader = batch_reader(store, columns("value"), startingSequence=10, minPartitions=1)
@@ -506,20 +508,34 @@ def test_task_fetches_ahead_within_its_bound(store: MemoryStore, monkeypatch: py
     assert asked == list(range(10, 30))
 
 
-def test_task_decodes_each_batch_when_it_is_its_turn(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded: list[tuple[str, Thread]] = []
+def test_task_decodes_one_batch_ahead_of_what_spark_pulls(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: SimpleQueue[str] = SimpleQueue()
 
     def watched(data: Any, *, location: str, max_raw_bytes: int) -> Any:
-        decoded.append((location, current_thread()))
+        decoded.put(location)
         return decode_batch(data, location=location, max_raw_bytes=max_raw_bytes)
 
     monkeypatch.setattr("forebay.buffer.fetch.decode_batch", watched)
     reader = batch_reader(store, columns("value"), minPartitions=1)
     (task,) = reader.partitions()
-    for number, _rows in enumerate(reader.read(task)):
-        assert decoded[-1] == (f"{store.url}/data/{number}.batch", current_thread()), "Spark gives a task one core"
-        assert len(decoded) == number + 1
-    assert len(decoded) == 10
+    pulled = reader.read(task)
+    for number in range(10):
+        next(pulled)
+        if number == 0:
+            assert decoded.get(timeout=30) == f"{store.url}/data/0.batch"
+        if number < 9:
+            assert decoded.get(timeout=30) == f"{store.url}/data/{number + 1}.batch", "while Spark has the one before"
+        assert decoded.empty(), "and no more than that"
+    assert not list(pulled)
+
+
+def test_task_that_spark_gives_up_reads_and_decodes_no_more(store: MemoryStore) -> None:
+    reader = batch_reader(store, columns("value"), minPartitions=1)
+    (task,) = reader.partitions()
+    pulled = reader.read(task)
+    next(pulled)
+    pulled.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("forebay-spark")]
 
 
 # Topics
