@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from dataclasses import dataclass
 from operator import countOf
 from typing import TYPE_CHECKING, TypeAlias
@@ -40,6 +41,14 @@ letting go of them one by one while a batch is encoded keeps memory where it was
 
 _MOST_ROOM = 1 << 28
 """Memory that is set aside for one piece; what a batch has beyond that stays in blocks."""
+
+_MOST_SPARE = 32 << 20
+"""Memory of larger pieces goes back at once."""
+
+_spare: deque[memoryview] = deque(maxlen=2)
+"""Memory of pieces that are in their objects, for the next ones. They are filled on one thread and encoded on another,
+and what one thread frees of another's, Arrow's pool returns to the system: fresh pages for each batch cost a producer
+about a fourteenth of its processor time."""
 
 # Making a block costs as much as copying this much: smaller calls wait for others to share it.
 _SMALL_CALL_BYTES = 256 << 10
@@ -185,6 +194,15 @@ def _move_to_pool(data: bytes) -> memoryview:
         return memoryview(data)
 
 
+def _set_aside(size: int) -> memoryview:
+    try:
+        while len(piece := _spare.pop()) != size:
+            pass  # of a producer with other batches
+    except IndexError:
+        return memoryview(pa.allocate_buffer(size)).cast("B")  # pages not written to are not there
+    return piece
+
+
 class Blocks:
     """The block of a batch, in the making: entries go in, and it comes out in one or several pieces.
 
@@ -197,6 +215,7 @@ class Blocks:
         self._version = version
         self._room = min(room, _MOST_ROOM)
         self._piece: memoryview | None = None
+        self._taken: memoryview | None = None
         self._used = 0
         self._rest: list[memoryview] = []
         self._lengths = array("I")
@@ -230,8 +249,14 @@ class Blocks:
         if self._version == 2:
             self._end(memoryview(self._lengths).cast("B"))
         pieces = [*([] if self._piece is None else [self._piece[: self._used]]), *self._rest]
-        self._piece, self._rest, self._lengths = None, [], array("I")
+        self._taken, self._piece, self._rest, self._lengths = self._piece, None, [], array("I")
         return pieces
+
+    def reuse(self) -> None:
+        """Let other batches have the memory of what was taken, once nothing stands on it any more."""
+        if self._taken is not None and len(self._taken) <= _MOST_SPARE:
+            _spare.append(self._taken)
+        self._taken = None
 
     def _join_loose(self) -> None:
         if self._loose_lengths:
@@ -260,7 +285,7 @@ class Blocks:
         if len(first) + more > self._room or not shrinks(first):
             return
         try:
-            self._piece = memoryview(pa.allocate_buffer(self._room)).cast("B")  # pages not written to are not there
+            self._piece = _set_aside(self._room)
         except MemoryError:
             return  # a row of pieces does as well
         self._rest = []
@@ -297,6 +322,10 @@ class Filled:
         if sum(map(len, pieces)) != self.raw_bytes:
             raise Unavailable("memory ran short while a call was put into this batch: produce its entries again")
         return pieces
+
+    def reuse_block(self) -> None:
+        """Let other batches have the memory of the pieces, once nothing stands on them any more."""
+        self.blocks.reuse()
 
 
 class Filling:

@@ -84,6 +84,7 @@ class BatchStorage:
                 self._compression_level,
                 version=filled.version,
             )
+            filled.reuse_block()
         times = [item.ingestion_time_ms for item in filled.metadata]
         facts = Facts(len(data), filled.raw_bytes, filled.count, crc32c(data), min(times), max(times))
         uploaded = self._put(data, filled.metadata, facts, version=filled.version, number=filled.number, above=above)
