@@ -111,7 +111,7 @@ class DecodedBatch:
     """What a batch holds.
 
     Its memory is its own: the object it was decoded from may go, or change. Only where that is uncompressed, of version
-    2 and immutable, the entries stand on it, and keep it.
+    2 and read-only, the entries stand on it, and keep it: then what is behind a read-only view must not change either.
     """
 
     chunks: tuple[pa.BinaryArray, ...]

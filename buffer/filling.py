@@ -105,6 +105,8 @@ def check_call(entries: Entries, metadata: bytes, time_ms: int) -> Call:
             return Call(parts, 1, metadata, time_ms, 4 + length, memory)
         entries = [entries]
     else:
+        if isinstance(entries, list):
+            entries = tuple(entries)  # as it is now: lengths and bytes of two moments would cut entries in the middle
         _check_types(entries)
     count = len(entries)
     if count == 0:
@@ -311,15 +313,17 @@ class Filled:
     version: Version
     number: int | None
     """Of its last call, where the caller numbers them."""
+    lacks_a_call: bool
+    """A call that the caller has numbered is not in it, and calls after that may be."""
 
     def take_block(self) -> list[memoryview]:
         """Return the pieces that make the block, and hold them no longer.
 
         Raises:
-            Unavailable: they are not what was counted, since memory ran short in the middle of a call.
+            Unavailable: they are not what was counted, or not all calls that were numbered, since memory ran short.
         """
         pieces = self.blocks.take()
-        if sum(map(len, pieces)) != self.raw_bytes:
+        if self.lacks_a_call or sum(map(len, pieces)) != self.raw_bytes:
             raise Unavailable("memory ran short while a call was put into this batch: produce its entries again")
         return pieces
 
@@ -342,17 +346,23 @@ class Filling:
         self._count = 0
         self._raw_bytes = 0
         self._number: int | None = None
+        self._lacks_a_call = False
 
     def apply(self, call: Call) -> None:
         """Add a call's entries. Calls that follow each other in one millisecond with equal metadata share an item."""
         if not call.count:
             return  # a repeat of what is durable: only its place in the order matters
-        if isinstance(call.parts, bytes):
-            self._blocks.add_small(call.parts)
-        else:
-            for data, lengths in call.parts:
-                self._blocks.add(data, lengths)
-            call.parts = []  # they may have been copied
+        try:
+            if isinstance(call.parts, bytes):
+                self._blocks.add_small(call.parts)
+            else:
+                for data, lengths in call.parts:
+                    self._blocks.add(data, lengths)
+                call.parts = []  # they may have been copied
+        except BaseException:
+            # A later number in the manifest would say that this one is durable.
+            self._lacks_a_call |= call.number is not None
+            raise
         self._number = call.number
         last = self._metadata[-1] if self._metadata else None
         if last is None or last.ingestion_time_ms != call.time_ms or last.payload != call.metadata:
@@ -373,6 +383,14 @@ class Filling:
 
     def freeze(self) -> tuple[Filled, Filling]:
         """What to store, and an empty batch."""
-        filled = Filled(self._blocks, tuple(self._metadata), self._count, self._raw_bytes, self._version, self._number)
+        filled = Filled(
+            self._blocks,
+            tuple(self._metadata),
+            self._count,
+            self._raw_bytes,
+            self._version,
+            self._number,
+            self._lacks_a_call,
+        )
         self._blocks = Blocks(self._version)  # the view's reader must not keep the entries in memory
         return filled, Filling(self._flush_size_bytes, version=self._version, in_one_piece=self._in_one_piece)

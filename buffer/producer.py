@@ -11,13 +11,13 @@ from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from forebay.buffer.batch import DEFAULT_LEVEL, check_compression
+from forebay.buffer.batch import DEFAULT_LEVEL, DEFAULT_MAX_RAW_BYTES, check_compression
 from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.closing import AsyncClosing
 from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator
 from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, Timeout, Unsupported
-from forebay.buffer.filling import Filling, check_call
+from forebay.buffer.filling import MAX_CALL_BYTES, Filling, check_call
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.state import CURSORS
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("forebay.producer")
 
+_MOST_FLUSHED = DEFAULT_MAX_RAW_BYTES - MAX_CALL_BYTES
+"""With one more call a batch is as large as readers take."""
 _EXIT_SECONDS = 30.0
 _BACKLOG_LOOK_SECONDS = 1.0
 
@@ -74,7 +76,8 @@ class Producer(AsyncClosing):
         manifest_path: the manifest's key below `url`.
         data_prefix: the folder below `url` that batches are stored in.
         flush_interval: a batch is stored at the latest so many seconds after the flush before.
-        flush_size_bytes: a batch is stored when its entries take so many bytes before compression.
+        flush_size_bytes: a batch is stored when its entries take so many bytes before compression, and at 2 GiB in any
+            case.
         max_buffered_calls: calls that wait to be put into a batch; then `produce` blocks.
         max_buffered_bytes: memory for entries that are not durable yet; then `produce` blocks. A call larger than that
             goes in alone.
@@ -123,7 +126,7 @@ class Producer(AsyncClosing):
         config = CoordinatorConfig(
             queue_capacity=check_whole(max_buffered_calls, "max_buffered_calls", least=1),
             flush_interval=check_seconds(flush_interval, "flush_interval"),
-            flush_size=check_whole(flush_size_bytes, "flush_size_bytes", least=1),
+            flush_size=min(check_whole(flush_size_bytes, "flush_size_bytes", least=1), _MOST_FLUSHED),
             max_concurrent_flushes=check_whole(max_concurrent_uploads, "max_concurrent_uploads", least=1),
             max_cost=check_whole(max_buffered_bytes, "max_buffered_bytes", least=1),
             durable_flushes=True,

@@ -9,10 +9,10 @@ from threading import Semaphore
 from typing import TYPE_CHECKING
 
 from forebay.buffer import metrics, names
-from forebay.buffer.batch import DEFAULT_LEVEL, encode_blocks
+from forebay.buffer.batch import DEFAULT_LEVEL, DEFAULT_MAX_RAW_BYTES, encode_blocks
 from forebay.buffer.checksum import crc32c
 from forebay.buffer.coordinator import DeltaRejected
-from forebay.buffer.errors import Closed, ForebayError, Unknown
+from forebay.buffer.errors import Closed, ForebayError, InvalidInput, Unavailable, Unknown
 from forebay.buffer.manifest import BelowFloor, Manifest, PlaceConsumed
 from forebay.buffer.model import Facts, NewBatch
 from forebay.buffer.store.base import Applied, NotApplied
@@ -75,6 +75,10 @@ class BatchStorage:
 
     def put(self, filled: Filled, *, above: str = names.LOWEST) -> Uploaded:
         """Store a batch under a name above a floor. Its entries are taken out of `filled` on the way."""
+        if filled.raw_bytes > DEFAULT_MAX_RAW_BYTES:
+            raise InvalidInput(
+                f"a batch of {filled.raw_bytes} bytes, which no reader would take: the most is {DEFAULT_MAX_RAW_BYTES}"
+            )
         began = self._clock.monotonic()
         with self._encoding:
             data = encode_blocks(
@@ -169,6 +173,10 @@ class BatchUploader:
         except ForebayError as error:
             self._gap = error
             raise DeltaRejected(error) from error
+        except MemoryError as error:
+            short = Unavailable(f"memory ran short while this batch was made ({error}): produce its entries again")
+            self._gap = short
+            raise DeltaRejected(short) from error
 
     def flush_storage(self, written: Sequence[Stamped[Uploaded | None]]) -> Mapping[range, Exception]:
         """List every batch written so far in one append, in order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import traceback
 
-from forebay.buffer.errors import ForebayError
+from forebay.buffer.errors import ForebayError, Unknown
 
 
 class DeltaRejected(ForebayError):
@@ -34,8 +34,11 @@ class ApplyFailed(ForebayError):
         self.epoch = epoch
 
 
-class FlushFailed(ForebayError):
-    """The coordinator stopped on an error that is none of forebay's own; it is the `__cause__`."""
+class FlushFailed(Unknown):
+    """The coordinator stopped on an error that is none of forebay's own; it is the `__cause__`.
+
+    What was on its way may be there or not.
+    """
 
 
 class MessagesLost(ForebayError):

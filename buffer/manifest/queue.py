@@ -24,6 +24,7 @@ from forebay.buffer.errors import (
     InvalidInput,
     NotFound,
     StoreError,
+    Unavailable,
     Unknown,
     Unsupported,
 )
@@ -503,7 +504,10 @@ class Queue:
             # so whoever met one looks first, until it finds the manifest as it left it and no other writers in it.
             if self._known is not None and (self.pace.seconds() or not self._undisturbed):
                 before = self._known
-                self.read()
+                try:
+                    self.read()
+                except Unavailable:
+                    self._known = None  # the update below reads it, again and again if need be
                 self._undisturbed = self._known is before
             writes, conflicts = self._register.writes, self._register.conflicts
             try:

@@ -263,13 +263,32 @@ def _version(stat: os.stat_result) -> str:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    # A lock belongs to the open file, so threads of one process exclude each other as processes do.
+    # A lock belongs to the open file, so threads of one process exclude each other as processes do. And a child that is
+    # forked meanwhile has the same open file: to close ours would not unlock it.
     descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    _open_locks.add(descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
+        _open_locks.discard(descriptor)
         os.close(descriptor)
+
+
+_open_locks: set[int] = set()
+
+
+def _close_inherited_locks() -> None:
+    """Or this process would go on with a lock of its parent's, should that die before it unlocks."""
+    for descriptor in _open_locks:
+        os.close(descriptor)
+    _open_locks.clear()
+
+
+os.register_at_fork(after_in_child=_close_inherited_locks)
 
 
 def _rename_over(temporary: Path, path: Path, old: os.stat_result | None) -> str:

@@ -225,8 +225,9 @@ async def _read_all(body: Any, size: int) -> bytes | memoryview:
         return data
     whole = memoryview(pa.allocate_buffer(size)).cast("B")
     end = 0
-    while end < size and (found := await body.readinto(whole[end:])):
-        end += found
+    while end < size and (found := await body.read(size - end)):
+        whole[end : end + len(found)] = found
+        end += len(found)
     await body.read()  # compares with Content-Length and a checksum, as above: half an object is never an object
     if end < size:
         raise boto.IncompleteReadError(actual_bytes=end, expected_bytes=size)
@@ -247,7 +248,8 @@ class S3fsClient:
 
         async def read(client: Any) -> StoredObject:
             answer = await client.get_object(Bucket=self._bucket, Key=key, **condition)
-            async with answer["Body"] as body:
+            body = answer["Body"]
+            async with body:  # what that returns is, in earlier releases of aiobotocore, not the body
                 return StoredObject(await _read_all(body, answer.get("ContentLength", 0)), answer.get("ETag", ""))
 
         try:

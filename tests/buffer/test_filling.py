@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from forebay.buffer.batch import Compression, Version, decode_batch, encode_blocks, write_block
+from forebay.buffer.columns import Lengths, lengths_of
 from forebay.buffer.errors import InvalidInput, Unavailable
 from forebay.buffer.filling import BLOCK_BYTES, Filled, Filling, _spare, check_call
 
@@ -162,6 +163,20 @@ def test_call_that_memory_is_too_short_for_leaves_no_trace(version: Version, mon
     filled, _ = filling.freeze()
     assert [item.payload for item in filled.metadata] == [b"before", b"after"]
     assert entries_of(filled) == [b"s" * 1000] * (before // 1004) + [b"after"]
+
+
+def test_list_that_changes_during_the_call_is_taken_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [b"a" * 30, b"b"]
+
+    def measure(found: list[bytes]) -> Lengths:
+        lengths = lengths_of(found)
+        entries.reverse()
+        return lengths
+
+    monkeypatch.setattr("forebay.buffer.filling.lengths_of", measure)
+    filling = Filling(1 << 30)
+    filling.apply(check_call(entries, b"", 0))
+    assert entries_of(filling.freeze()[0]) == [b"a" * 30, b"b"]
 
 
 def test_batch_with_half_a_call_in_it_is_never_stored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import pytest
 import zstandard
 
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.coordinator import Durability
+from forebay.buffer.coordinator import ApplyFailed, Durability, FlushFailed
 from forebay.buffer.errors import (
     Backpressure,
     Closed,
@@ -541,6 +541,45 @@ def test_batches_carry_facts_and_a_checksum_in_version_2() -> None:
         read_all(inner)
 
 
+# Memory and bounds
+
+
+def test_batch_that_memory_is_too_short_for_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = MemoryStore("memory://short-of-memory")
+    with Producer(inner, flush_interval=NEVER, clock=ManualClock()) as producer:
+        with monkeypatch.context() as short:
+            short.setattr("forebay.buffer.upload.encode_blocks", refuse_memory)
+            lost = producer.produce(b"lost")
+            with pytest.raises(Unavailable, match="memory ran short"):
+                producer.flush().result()
+        with pytest.raises(Unavailable):
+            lost.result()
+        producer.produce(b"next")
+    assert entries_in(inner) == [b"next"]
+
+
+@pytest.mark.parametrize("flush_size_bytes", [4 << 10, 2**62])
+def test_no_batch_is_larger_than_readers_take(monkeypatch: pytest.MonkeyPatch, flush_size_bytes: int) -> None:
+    monkeypatch.setattr("forebay.buffer.producer._MOST_FLUSHED", 2 << 10)
+    inner = MemoryStore(f"memory://large-batches-{flush_size_bytes}")
+    settings: dict[str, Any] = {"flush_size_bytes": flush_size_bytes, "flush_interval": NEVER, "clock": ManualClock()}
+    with Producer(inner, **settings) as producer:
+        for _ in range(8):
+            producer.produce(b"x" * 1000).wait(durability=Durability.APPLIED)
+    assert [len(batch) for batch in read_all(inner)] == [3, 3, 2]
+
+
+def test_batch_that_no_reader_would_take_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.buffer.upload.DEFAULT_MAX_RAW_BYTES", 100)
+    inner = MemoryStore("memory://unreadable")
+    with Producer(inner, flush_interval=NEVER, clock=ManualClock()) as producer:
+        producer.produce(b"x" * 97)
+        with pytest.raises(InvalidInput, match="the most is 100"):
+            producer.flush().result()
+        producer.produce(b"y" * 96)
+    assert entries_in(inner) == [b"y" * 96]
+
+
 # Lasting writers
 
 
@@ -603,6 +642,36 @@ def test_call_that_could_not_be_stored_keeps_later_numbers_out_too() -> None:
         again.produce(b"1", number=1)
         again.produce(b"2", number=2)
     assert entries_in(inner) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_call_that_memory_is_too_short_for_keeps_later_numbers_out_too(
+    monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    inner = MemoryStore(f"memory://lasting-short-{alone}")
+    producer = numbered(inner)
+    handles = []
+    if not alone:
+        handles.append(producer.produce(b"1", number=1))
+        handles[0].wait(durability=Durability.APPLIED)
+    with monkeypatch.context() as short:
+        short.setattr("forebay.buffer.filling.Blocks.add_small", refuse_memory)
+        lost = producer.produce(b"2", number=2)
+        with pytest.raises(ApplyFailed):
+            lost.wait(durability=Durability.APPLIED)
+    handles.append(producer.produce(b"3", number=3))
+    with pytest.raises(Unavailable, match="memory ran short"):
+        producer.flush().result()
+    for handle in handles:
+        with pytest.raises(Unavailable):
+            handle.result()
+    producer.close()
+    assert numbered(inner).last_number is None
+    assert entries_in(inner) == []
+
+
+def refuse_memory(*_args: object, **_settings: object) -> None:
+    raise MemoryError
 
 
 def test_numbers_belong_to_a_lasting_writer_and_grow() -> None:
@@ -824,3 +893,16 @@ def test_store_that_cannot_be_read_is_found_out_at_once(inner: MemoryStore) -> N
     with pytest.raises(Unavailable):
         Producer(store)
     assert Queue(inner).read().count == 0
+
+
+def test_error_that_stops_a_producer_leaves_open_what_became_of_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(*_args: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("forebay.buffer.upload.BatchUploader.flush_storage", break_down)
+    producer = Producer("memory://broken-down", flush_interval=0.001)
+    with pytest.raises(Unknown) as told:
+        producer.produce(b"x").result(timeout=60)
+    assert isinstance(told.value, FlushFailed)
+    with pytest.raises(FlushFailed):
+        producer.close()

@@ -226,6 +226,18 @@ def test_writer_that_met_a_conflict_looks_before_it_writes(inner: MemoryStore) -
     assert store.calls == {"get_if_changed": 1, "replace": 2}
 
 
+def test_look_before_a_write_is_tried_again_where_the_store_does_not_answer(inner: MemoryStore) -> None:
+    store = FaultyStore(inner, {0: Fault.FAIL}, only={"get_if_changed"})
+    queue, other = open_queue(store), Queue(inner)
+    queue.append(batches("a"))
+    other.append(batches("b"))
+    queue.append(batches("c"))  # meets a conflict
+    assert not store.calls["get_if_changed"]
+    queue.append(batches("d"))
+    assert store.calls["get_if_changed"] == 1
+    assert waiting(inner)[-1] == "data/d"
+
+
 def test_conflict_is_reported_as_not_applied_when_the_limits_are_reached(inner: MemoryStore) -> None:
     class AlwaysFirst(FaultyStore):
         def replace(self, key: str, data: Any, version: str) -> Any:

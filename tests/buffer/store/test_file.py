@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +186,37 @@ def test_folder_with_spaces_and_signs_can_be_named(tmp_path: Path) -> None:
     store = open_store(f"file://{tmp_path}/a%20b%23c")
     store.put("key", b"x")
     assert (tmp_path / "a b#c" / "key").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("unlocked", [True, False])
+def test_child_that_is_forked_during_a_write_keeps_no_lock(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unlocked: bool
+) -> None:
+    """Whether the writer gets to unlock, or dies before."""
+    real = file_module._rename_over
+    children: list[int] = []
+
+    def fork_meanwhile(*args: Any) -> Any:
+        begun, begin = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(begin, b"!")
+            signal.pause()
+            os._exit(0)
+        children.append(child)
+        os.read(begun, 1)
+        os.close(begun)
+        os.close(begin)
+        return real(*args)
+
+    monkeypatch.setattr(file_module, "_rename_over", fork_meanwhile)
+    if not unlocked:
+        monkeypatch.setattr(file_module.fcntl, "LOCK_UN", fcntl.LOCK_EX)  # which it has already
+    try:
+        store.put("key", b"1")
+        with (tmp_path / "buffer" / ".forebay-lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)

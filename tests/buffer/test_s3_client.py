@@ -1,0 +1,58 @@
+"""What forebay asks of s3fs and the libraries below it, beyond what a server can show."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+pytest.importorskip("s3fs")
+
+
+def test_host_is_found_after_the_executor_was_shut_down() -> None:
+    """A producer that nobody closed flushes at exit, when asyncio has no threads left to look a host's name up in."""
+    from forebay.buffer.store.s3 import _Resolver
+
+    async def resolve() -> list[str]:
+        loop = asyncio.get_running_loop()
+        resolver = _Resolver(loop=loop)
+        before = await resolver.resolve("localhost", 80)
+        await loop.shutdown_default_executor()
+        after = await resolver.resolve("localhost", 80)
+        assert {found["host"] for found in before} == {found["host"] for found in after}
+        return [found["host"] for found in after]
+
+    assert "127.0.0.1" in asyncio.run(resolve())
+
+
+@pytest.mark.parametrize("size", [1000, 3 << 20])
+def test_object_is_read_by_what_every_release_of_aiobotocore_has(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 3.7 a body has no usable `readinto`, and gives out another object where it is entered."""
+    from forebay.buffer.store.s3 import S3fsClient
+
+    class Body:
+        left = size
+
+        async def __aenter__(self) -> None:
+            return None
+
+        async def __aexit__(self, *_error: object) -> None:
+            self.left = -1
+
+        async def read(self, most: int | None = None) -> bytes:
+            found = self.left if most is None else min(most, self.left, 100_000)
+            self.left -= found
+            return b"x" * found
+
+    body = Body()
+
+    class Requests:
+        async def get_object(self, **_request: object) -> dict[str, Any]:
+            return {"Body": body, "ContentLength": size, "ETag": "1"}
+
+    monkeypatch.setattr(S3fsClient, "_call", lambda _self, act, _limit: asyncio.run(act(Requests())))
+    found = S3fsClient("bucket", None).get("key")  # type: ignore[arg-type]  # its settings are for connecting
+    assert found is not None
+    assert bytes(found.data) == b"x" * size
+    assert body.left == -1, "the connection is free for others again"
