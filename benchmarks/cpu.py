@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
-import zstandard
 from places import events, open_places
 
 from forebay import Consumer, Producer, open_store
-from forebay.buffer.batch import decode_batch, encode_batch, raw_size
+from forebay.buffer.batch import decode_batch, encode_batch, make_compressor, raw_size
 from forebay.buffer.checksum import crc32c
 from forebay.testing.proxy import FaultProxy
 
@@ -88,7 +87,7 @@ class _Parts:
 
     def run(self) -> None:
         alone: dict[str, Callable[[], object]] = {
-            "compress": lambda: zstandard.ZstdCompressor(level=3, write_checksum=True).compress(self._block),
+            "compress": lambda: make_compressor().compress(self._block),
             "encode a list": lambda: encode_batch(self._entries, "none"),
             "encode Arrow": lambda: encode_batch(self._array, "none"),
             "checksum": lambda: crc32c(self._object),

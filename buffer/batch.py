@@ -161,8 +161,8 @@ def encode_batch(
     """Return the batch object that holds `entries`, ready to be put into a store.
 
     Takes a list of bytes, or an Arrow `binary` or `large_binary` array, chunked or not. zstd frames carry their content
-    size and a checksum. Arrow and zstd do the work without the interpreter's lock. What OpenData Buffer is to read as
-    well must be of `version` 1.
+    size, and in version 1 a checksum; an object of version 2 is vouched for by whoever lists it. Arrow and zstd do the
+    work without the interpreter's lock. What OpenData Buffer is to read as well must be of `version` 1.
 
     Raises:
         InvalidInput: an entry is null, is not bytes or is too large; they are more than `max_raw_bytes` in all (which
@@ -210,9 +210,10 @@ def encode_blocks(
     """
     check_compression(compression, level)
     footer = FOOTER.pack(_CODES[compression], count, version)
-    if compression == "zstd" and len(blocks) == 1:
+    compressor = make_compressor(level, version) if compression == "zstd" else None
+    if compressor is not None and len(blocks) == 1:
         # A stream in memory that owns its bytes alone makes room for the footer where they are; `+` would copy them.
-        whole = BytesIO(make_compressor(level).compress(blocks.pop()))
+        whole = BytesIO(compressor.compress(blocks.pop()))
         whole.seek(0, SEEK_END)
         whole.write(footer)
         return whole.getbuffer()
@@ -222,7 +223,7 @@ def encode_blocks(
     pool = pa.default_memory_pool()
     batch = memoryview(pa.allocate_buffer(size + size // 128 + _ZSTD_FRAME_BYTES + len(footer))).cast("B")
     # Large pieces, because each costs a wait for the interpreter's lock.
-    zstd = make_compressor(level).chunker(size=size, chunk_size=_PIECE_BYTES) if compression == "zstd" else None
+    zstd = None if compressor is None else compressor.chunker(size=size, chunk_size=_PIECE_BYTES)
     piece: bytes | memoryview
     end = taken = 0
     blocks.reverse()
@@ -256,8 +257,12 @@ def check_compression(compression: str, level: int) -> None:
         raise InvalidInput(f"a zstd level is a whole number from {LEVELS[0]} to {LEVELS[-1]}; got {level!r}")
 
 
-def make_compressor(level: int = DEFAULT_LEVEL) -> zstandard.ZstdCompressor:
-    """Return a compressor for blocks.
+def make_compressor(level: int = DEFAULT_LEVEL, version: Version = 2) -> zstandard.ZstdCompressor:
+    """Return a compressor for blocks of a version.
+
+    Frames of version 1 carry a checksum of their content, since nothing else vouches for it. The manifest that lists
+    batches of version 2 has a checksum of the whole object, which readers compare before they decompress; a second one
+    would take a tenth of their time.
 
     On the fast levels it looks back half a MiB, as level 1 does, and not the two that zstd gives level 3: then as many
     of them as there are processors fit the caches they share, which saves about a tenth of the time, and up to a
@@ -266,7 +271,7 @@ def make_compressor(level: int = DEFAULT_LEVEL) -> zstandard.ZstdCompressor:
     window = _WINDOW_LOG if level <= DEFAULT_LEVEL else 0  # 0 is zstd's own choice
     return zstandard.ZstdCompressor(
         compression_params=zstandard.ZstdCompressionParameters(
-            compression_level=level, window_log=window, write_checksum=True, write_content_size=True
+            compression_level=level, window_log=window, write_checksum=version == 1, write_content_size=True
         )
     )
 

@@ -66,10 +66,11 @@ def test_there_are_two_versions_to_write(version: Any) -> None:
         encode_batch([], version=version)
 
 
-def test_zstd_frame_tells_its_content_size_and_carries_a_checksum() -> None:
-    frame = zstandard.get_frame_parameters(encode_batch([b"drop"] * 100))
+@EVERY_VERSION
+def test_zstd_frame_tells_its_content_size_and_carries_a_checksum_where_no_manifest_does(version: Any) -> None:
+    frame = zstandard.get_frame_parameters(encode_batch([b"drop"] * 100, version=version))
     assert frame.content_size == 800
-    assert frame.has_checksum
+    assert frame.has_checksum == (version == 1)
 
 
 def test_level_reaches_zstd() -> None:

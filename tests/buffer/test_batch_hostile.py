@@ -187,9 +187,8 @@ def test_wrong_checksum_is_refused(version: int, told: bool) -> None:
     refuse(bytes(frame) + footer(1, 1, version), "checksum")
 
 
-@EVERY_VERSION
-def test_changed_content_under_an_unchanged_checksum_is_refused(version: Any) -> None:
-    data = bytearray(encode_batch([b"incompressible: \x01\x9f\x33"], version=version))
+def test_changed_content_under_an_unchanged_checksum_is_refused() -> None:
+    data = bytearray(encode_batch([b"incompressible: \x01\x9f\x33"], version=1))
     place = bytes(data).index(b"\x01\x9f\x33")
     data[place] ^= 4
     refuse(bytes(data), "checksum")
