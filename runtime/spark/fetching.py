@@ -14,7 +14,7 @@ from forebay.buffer.errors import Corrupt, NotFound, Trimmed
 from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.holds import keep_hold
 from forebay.buffer.manifest import Queue
-from forebay.runtime.spark.plan import size_of
+from forebay.runtime.spark.plan import size_of, stored_size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,12 +31,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("forebay.spark")
 
 _THREADS = 4
-_AHEAD_BYTES = 128 << 20
-"""A task holds batches of so many bytes at most, counted as decoded: the one that Spark pulls from and the next, which
-are, and those behind them, which are not yet; or one batch, if that is larger."""
+_AHEAD_BYTES = 64 << 20
+"""A task holds so much at most, batches as they are decoded and objects behind them as they are stored; or two batches
+and an object, where those are larger. What is there earlier than needed has left the processor's caches by the time that
+Spark gets to it: twice as much ahead took up to a tenth more processor time (rfcs/0008)."""
 _DECODED = 2
-"""More of them, on more threads, drive each other out of the processor's caches before Spark gets to them: four took
-about a fifth more processor time (rfcs/0008)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +106,17 @@ def _fetch_ahead(piece: Piece) -> Iterator[tuple[BatchDescriptor, Future[Batch]]
     def decode(descriptor: BatchDescriptor, data: Future[bytes | memoryview]) -> Batch:
         return fetcher.decode(descriptor, data.result())
 
-    def decode_next() -> tuple[BatchDescriptor, Future[Batch]]:
-        descriptor, data = reading.popleft()
-        return descriptor, decoder.submit(decode, descriptor, data)
-
     try:
         while waiting or reading or decoding:
-            while waiting and (not (reading or decoding) or held + size_of(waiting[0]) <= _AHEAD_BYTES):
+            while reading and len(decoding) < _DECODED:
+                descriptor, data = reading.popleft()
+                decoding.append((descriptor, decoder.submit(decode, descriptor, data)))
+                held += size_of(descriptor) - stored_size_of(descriptor)
+            if waiting and (not reading or held + stored_size_of(waiting[0]) <= _AHEAD_BYTES):
                 descriptor = waiting.popleft()
                 reading.append((descriptor, readers.submit(fetcher.fetch_raw, descriptor)))
-                held += size_of(descriptor)
-            while reading and len(decoding) < _DECODED:
-                decoding.append(decode_next())
+                held += stored_size_of(descriptor)
+                continue
             yield decoding[0]
             held -= size_of(decoding.popleft()[0])
     finally:

@@ -102,6 +102,11 @@ def size_of(batch: BatchDescriptor) -> int:
     return _UNKNOWN_BYTES if batch.facts is None else batch.facts.raw_bytes
 
 
+def stored_size_of(batch: BatchDescriptor) -> int:
+    """The bytes of a batch's object, as far as the manifest knows."""
+    return _UNKNOWN_BYTES if batch.facts is None else batch.facts.object_bytes
+
+
 def _pieces(found: list[tuple[Source, BatchDescriptor]]) -> list[Piece]:
     runs = [list(run) for _partition, run in groupby(found, key=lambda pair: pair[0].partition)]
     return [Piece(run[0][0], tuple(batch for _source, batch in run)) for run in runs]

@@ -241,7 +241,9 @@ def test_fatal_error_beats_a_pause_that_waits(rig, parts):
     one.put("a")
     one.coordinator.start()
     gate.await_entry()
-    pausing = parts.Outcome(one.coordinator.channel().pause)
+    channel = one.coordinator.channel()
+    pausing = parts.Outcome(channel.pause)
+    parts.eventually(lambda: channel.paused)
     gate.open(SystemExit("killed"))
     assert pausing.join().error is None
     with pytest.raises(FlushFailed):

@@ -49,7 +49,7 @@ from forebay.buffer.model import BatchDescriptor, Facts, Metadata, NewBatch
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic
 from forebay.runtime.spark.options import Options
-from forebay.runtime.spark.plan import Piece, Sizing, Source
+from forebay.runtime.spark.plan import Piece, Sizing, Source, stored_size_of
 from forebay.runtime.spark.rows import Rows, TimeRange
 from forebay.runtime.spark.source import ForebaySource
 
@@ -486,7 +486,8 @@ def test_batch_that_was_trimmed_meanwhile_is_told_as_trimmed(store: MemoryStore)
 # Memory
 
 
-def test_task_fetches_ahead_within_its_bound(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_task_fetches_ahead_within_its_bound(store: MemoryStore, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
     asked: list[int] = []
 
     class Watched(ThreadPoolExecutor):
@@ -498,12 +499,13 @@ def test_task_fetches_ahead_within_its_bound(store: MemoryStore, monkeypatch: py
     fill(store, *([b"x" * 1000] for _ in range(20)))
     reader = batch_reader(store, columns("value"), startingSequence=10, minPartitions=1)
     (task,) = reader.partitions()
+    stored = stored_size_of(task.pieces[0].batches[0])
     monkeypatch.setattr("forebay.runtime.spark.fetching.ThreadPoolExecutor", Watched)
-    monkeypatch.setattr("forebay.runtime.spark.fetching._AHEAD_BYTES", 3 * 1004)
+    monkeypatch.setattr("forebay.runtime.spark.fetching._AHEAD_BYTES", 2 * 1004 + ahead * stored)
     pulled = reader.read(task)
     for first in range(10, 15):
         next(pulled)
-        assert asked == list(range(10, first + 3)), "the one that Spark has, and two ahead of it"
+        assert asked == list(range(10, first + 2 + max(1, ahead))), "two decoded, and what there is room for"
     assert len(list(pulled)) == 15
     assert asked == list(range(10, 30))
 
