@@ -33,8 +33,8 @@ _log = logging.getLogger("forebay.spark")
 _THREADS = 4
 _AHEAD_BYTES = 64 << 20
 """A task holds so much at most, batches as they are decoded and objects behind them as they are stored; or two batches
-and an object, where those are larger. What is there earlier than needed has left the processor's caches by the time that
-Spark gets to it: twice as much ahead took up to a tenth more processor time (rfcs/0008)."""
+and an object, where those are larger. What is there earlier than needed has left the processor's caches by the time
+that Spark gets to it: twice as much ahead took up to a tenth more processor time (rfcs/0008)."""
 _DECODED = 2
 
 
