@@ -130,7 +130,7 @@ def _hold_range(
         first = queue.sequence_of(from_, state=head)
         if first > head.next_sequence or queue.end_of(_or_latest(upto), state=head) < first:
             raise InvalidInput(
-                f"{queue.url}: there is nothing from {from_!r} up to {upto!r}; batches are numbered from "
+                f"{queue.url}: there is nothing from {from_!r} up to {_or_latest(upto)!r}; batches are numbered from "
                 f"{head.first_sequence} to {head.next_sequence - 1}"
             )
         return Hold(first, None, 0, purpose)

@@ -9,6 +9,7 @@ from forebay.buffer import metrics
 from forebay.buffer.errors import Corrupt, ForebayError, InvalidInput, Trimmed, Unavailable, Unknown
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Head, Queue
+from forebay.buffer.model import Reader
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import check_place, in_parallel
 from forebay.runtime.spark.offsets import Position
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.consumer import ReadSide
     from forebay.buffer.manifest import State
-    from forebay.buffer.model import BatchDescriptor, Reader
+    from forebay.buffer.model import BatchDescriptor
     from forebay.buffer.store import ObjectStore
     from forebay.runtime.spark.offsets import Offset
 
@@ -138,10 +139,7 @@ class ClaimedBuffer:
                 "stands here now. Start with a new checkpoint"
             )
         if theirs != ours:
-            raise InvalidInput(
-                f"{self._url}: the checkpoint is of {_describe(theirs)}, and this stream reads as {_describe(ours)}. "
-                "Start with a new checkpoint, and with startingOffsets to start elsewhere than where the group stands"
-            )
+            raise _of_another(self._url, theirs, ours)
 
     def release(self) -> None:
         """Let the group go, so that it can be reset without force."""
@@ -167,8 +165,19 @@ class Claims:
     """Every buffer of a stream: the one at its URL, or the partitions of a topic, those that are added later too."""
 
     def __init__(
-        self, store: ObjectStore, *, group: str | None, start: str | int | None, manifest_path: str, fails: bool
+        self,
+        store: ObjectStore,
+        *,
+        group: str | None,
+        start: str | int | None,
+        checkpoint: Offset,
+        manifest_path: str,
+        fails: bool,
     ) -> None:
+        for position in checkpoint.values():
+            # Before a group is made that nobody would read for, and that would keep everything from the collector.
+            if position.reader.group != (group or ""):
+                raise _of_another(store.url, position.reader, Reader(position.reader.source, group or ""))
         self._store = store
         self._group = group
         self._start = "earliest" if start is None else start
@@ -237,7 +246,15 @@ class Claims:
         return claimed
 
 
+def _of_another(url: str, theirs: Reader, ours: Reader) -> InvalidInput:
+    return InvalidInput(
+        f"{url}: the checkpoint is of {_describe(theirs)}, and this stream reads as {_describe(ours)}. "
+        "Start with a new checkpoint, and with startingOffsets to start elsewhere than where the group stands"
+    )
+
+
 def _describe(reader: Reader) -> str:
     if not reader.group:
         return "the unnamed consumer"
-    return f"group {reader.group} (generation {reader.generation[:8]})"
+    life = f" (generation {reader.generation[:8]})" if reader.generation else ""
+    return f"group {reader.group}{life}"

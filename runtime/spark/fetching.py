@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("forebay.spark")
 
 _THREADS = 4
+_AHEAD_OBJECTS = 4 * _THREADS
+"""And so many objects that are not decoded yet, however small."""
 _AHEAD_BYTES = 64 << 20
 """A task holds so much at most, batches as they are decoded and objects behind them as they are stored; or two batches
-and an object, where those are larger. What is there earlier than needed has left the processor's caches by the time
+and their objects, where those are larger. What is there earlier than needed has left the processor's caches by the time
 that Spark gets to it: twice as much ahead took up to a tenth more processor time (rfcs/0008)."""
 _DECODED = 2
 
@@ -112,7 +114,8 @@ def _fetch_ahead(piece: Piece) -> Iterator[tuple[BatchDescriptor, Future[Batch]]
                 descriptor, data = reading.popleft()
                 decoding.append((descriptor, decoder.submit(decode, descriptor, data)))
                 held += size_of(descriptor) - stored_size_of(descriptor)
-            if waiting and (not reading or held + stored_size_of(waiting[0]) <= _AHEAD_BYTES):
+            fits = waiting and len(reading) < _AHEAD_OBJECTS and held + stored_size_of(waiting[0]) <= _AHEAD_BYTES
+            if fits or (waiting and not reading):
                 descriptor = waiting.popleft()
                 reading.append((descriptor, readers.submit(fetcher.fetch_raw, descriptor)))
                 held += stored_size_of(descriptor)

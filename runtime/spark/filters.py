@@ -36,7 +36,7 @@ def _reaches(found: Filter, lowest: int, highest: int) -> bool:
         case EqualTo(value=value):
             return lowest <= _number(value) <= highest
         case In(value=values):
-            return any(lowest <= _number(value) <= highest for value in values)
+            return any(lowest <= _number(value) <= highest for value in values if value is not None)
         case GreaterThan(value=value) | GreaterThanOrEqual(value=value):
             return highest >= _number(value)
         case LessThan(value=value) | LessThanOrEqual(value=value):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from forebay.buffer.model import BatchDescriptor
+    from forebay.runtime.spark.offsets import Offset
 
 _KNOWN = (
     *SIZING_OPTIONS,
@@ -83,8 +84,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         What is in front of `start` is in the checkpoint by now, so this is where the group moves on. Spark says so by
         `commit` too, but not of the last micro-batch of a run.
         """
-        claims = self._claim()
         before = from_json(start)
+        claims = self._claim(before)
         claims.acknowledge(before)
         stands = {number: before.get(number, found.frontier()) for number, found in claims.buffers.items()}
         looks = in_parallel(lambda number: claims.buffers[number].look(stands[number].next), stands)
@@ -116,9 +117,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan the tasks of a micro-batch: exactly the range that its end was written down with."""
         if start == end:
             return []
-        claims = self._claim()
+        planned = from_json(end)
+        claims = self._claim(planned)
         pieces = []
-        for number, position in from_json(end).items():
+        for number, position in planned.items():
             found = claims.at(number, position)
             if position.began is not None and position.began < position.next:
                 first = found.look(position.began)
@@ -127,7 +129,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge what a micro-batch read: Spark has made it durable."""
-        self._claim().acknowledge(from_json(end))
+        durable = from_json(end)
+        self._claim(durable).acknowledge(durable)
 
     def stop(self) -> None:
         """Let the group go."""
@@ -143,11 +146,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Inside
 
-    def _claim(self) -> Claims:
+    def _claim(self, checkpoint: Offset | None = None) -> Claims:
         """The claims, made by the first call: Spark plans in one process, and makes readers in others too."""
         if self._claims is None:
             self._claims = Claims(
-                self._store, group=self._group, start=self._start, manifest_path=self._manifest_path, fails=self._fails
+                self._store,
+                group=self._group,
+                start=self._start,
+                checkpoint=checkpoint or {},
+                manifest_path=self._manifest_path,
+                fails=self._fails,
             )
         else:
             self._claims.refresh()

@@ -345,6 +345,7 @@ def test_batches_without_entries_are_not_fetched() -> None:
         ([LessThan(("sequence",), 1)], "01"),
         ([LessThanOrEqual(("sequence",), 1), GreaterThan(("sequence",), 0)], "01"),
         ([In(("sequence",), (2, 5, 99))], "25"),
+        ([In(("sequence",), (2, None))], "2"),
         ([GreaterThan(("sequence",), 10**6)], ""),
         ([EqualTo(("ingestion_time",), datetime.fromtimestamp(4, UTC))], "4"),
         ([GreaterThanOrEqual(("ingestion_time",), datetime.fromtimestamp(8, UTC))], "89"),
@@ -486,8 +487,10 @@ def test_batch_that_was_trimmed_meanwhile_is_told_as_trimmed(store: MemoryStore)
 # Memory
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 3])
-def test_task_fetches_ahead_within_its_bound(store: MemoryStore, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
+@pytest.mark.parametrize(("room", "objects", "ahead"), [(0, 16, 1), (1, 16, 1), (3, 16, 3), (9, 2, 2)])
+def test_task_fetches_ahead_within_its_bounds(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, room: int, objects: int, ahead: int
+) -> None:
     asked: list[int] = []
 
     class Watched(ThreadPoolExecutor):
@@ -501,11 +504,12 @@ def test_task_fetches_ahead_within_its_bound(store: MemoryStore, monkeypatch: py
     (task,) = reader.partitions()
     stored = stored_size_of(task.pieces[0].batches[0])
     monkeypatch.setattr("forebay.runtime.spark.fetching.ThreadPoolExecutor", Watched)
-    monkeypatch.setattr("forebay.runtime.spark.fetching._AHEAD_BYTES", 2 * 1004 + ahead * stored)
+    monkeypatch.setattr("forebay.runtime.spark.fetching._AHEAD_BYTES", 2 * 1004 + room * stored)
+    monkeypatch.setattr("forebay.runtime.spark.fetching._AHEAD_OBJECTS", objects)
     pulled = reader.read(task)
     for first in range(10, 15):
         next(pulled)
-        assert asked == list(range(10, first + 2 + max(1, ahead))), "two decoded, and what there is room for"
+        assert asked == list(range(10, first + 2 + ahead)), "two decoded, and what there is room for"
     assert len(list(pulled)) == 15
     assert asked == list(range(10, 30))
 
