@@ -13,8 +13,8 @@ The same events, in flushes of the same size, each case in a process of its own 
 - *Spark's file stream source* on the Parquet files in the folder (on S3 it would need jars), against forebay's stream.
 
 Durable means synced in a folder, and answered for by an S3 server. Delta and pyarrow's defaults sync no file: in a
-folder their rates are for less, and nothing is promised there against pyarrow's defaults. Requests are counted by a proxy
-between client and server, in runs of their own.
+folder their rates are for less, and nothing is promised there against pyarrow's defaults. Requests are counted by a
+proxy between client and server, in runs of their own.
 """
 
 from __future__ import annotations
