@@ -58,7 +58,7 @@ class _Reading:
         self._store = place.open(folder)
         entries = events(length, (2 if bench.quick else 16) << 20)
         self._raw_bytes = len(entries) * (length + 4)
-        self._count = 4 if bench.quick else 48
+        self._count = 4 if bench.quick else 96
         with Producer(self._store) as producer:
             for _ in range(self._count):
                 producer.produce(entries)
