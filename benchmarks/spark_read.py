@@ -268,7 +268,7 @@ def _take_turns(
     cpu: dict[str, list[float]] = {name: [] for name in cases}
     order = list(cases)
     random = Random(0)
-    for _ in range(1 if bench.quick else 5):
+    for _ in range(1 if bench.quick else 3):
         random.shuffle(order)
         for name in order:
             before, began = _processes(), time.perf_counter()
