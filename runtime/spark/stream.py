@@ -66,6 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         skips = options.choice("onCorrupt", ("fail", "skip"), "fail") == "skip"
         self._fetching = Fetching(Rows(schema, TimeRange()), skip_corrupt=skips, skip_trimmed=not self._fails)
         self._claims: Claims | None = None
+        self._available_now = False
         self._targets: dict[int, int] | None = None
 
     # Planning
@@ -102,10 +103,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._max_batches is None else ReadMaxFiles(self._max_batches)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read what is there now and no more."""
-        claims = self._claim()
-        in_parallel(lambda found: found.look(found.end), claims.buffers.values())
-        self._targets = {number: found.end for number, found in claims.buffers.items()}
+        """Read what is there now and no more. Nothing is claimed for it: Spark has not shown the checkpoint yet."""
+        self._available_now = True
+        if self._claims is not None:
+            self._end_here(self._claims)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Where the buffer ends, as last seen: the query's progress shows how far behind it is."""
@@ -157,9 +158,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 manifest_path=self._manifest_path,
                 fails=self._fails,
             )
+            if self._available_now:
+                self._end_here(self._claims)
         else:
             self._claims.refresh()
         return self._claims
+
+    def _end_here(self, claims: Claims) -> None:
+        in_parallel(lambda found: found.look(found.end), claims.buffers.values())
+        self._targets = {number: found.end for number, found in claims.buffers.items()}
 
     def _admit(self, claims: Claims, begins: dict[int, int], limit: ReadLimit) -> dict[int, int]:
         """How far the next micro-batch goes in each buffer: within the limits the oldest first, one batch at least."""
