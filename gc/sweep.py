@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from forebay.buffer.errors import StoreError
 from forebay.buffer.groups import parse_cursor_key
@@ -10,11 +11,13 @@ from forebay.buffer.manifest.state import CURSORS
 from forebay.buffer.names import ulid_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from forebay.buffer.eventlog import AuditTrail
     from forebay.buffer.manifest import Head
     from forebay.buffer.store import ObjectStore
+
+Reachable: TypeAlias = "Callable[[str, str], Collection[str]]"
 
 DELETED_AT_ONCE: Final = 1000
 """The most keys that S3 takes in one request."""
@@ -40,6 +43,11 @@ class Sweep:
         """The first thousand."""
         self.failed_count = 0
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything that it met was really deleted."""
+        return not (self.dry_run or self.failed_count or self._is_stopped())
+
     def delete_below(self, folder: str, floor: str, *, written_before_ms: int | None = None) -> None:
         """Delete what lies directly in a folder and is named by a ULID below the floor.
 
@@ -50,8 +58,27 @@ class Sweep:
         """
         self._delete(folder, self._below(f"{folder}/", floor, written_before_ms))
 
-    def _below(self, prefix: str, floor: str, written_before_ms: int | None) -> Iterator[str]:
-        for found in self._store.list(prefix):
+    def delete_unreachable(self, folder: str, first: str, end: str, reachable: Reachable) -> None:
+        """Delete what lies directly in a folder, is named by a ULID from `first` up to `end`, and cannot be reached.
+
+        Args:
+            folder: the folder's key.
+            first: where the listing starts.
+            end: where it ends; nothing named below this may be newly referred to.
+            reachable: tells, for the first and the last name of a part of the listing, which keys can be reached.
+        """
+        self._delete(folder, self._unreachable(f"{folder}/", first, end, reachable))
+
+    def _unreachable(self, prefix: str, first: str, end: str, reachable: Reachable) -> Iterator[str]:
+        named = self._below(prefix, end, None, start_after=prefix + first)
+        while part := list(islice(named, DELETED_AT_ONCE)):
+            bounds = [ulid_in(key) or first for key in (part[0], part[-1])]
+            # guard: what can be reached is kept, however old its name is
+            kept = reachable(*bounds)
+            yield from (key for key in part if key not in kept)
+
+    def _below(self, prefix: str, floor: str, written_before_ms: int | None, *, start_after: str = "") -> Iterator[str]:
+        for found in self._store.list(prefix, start_after=start_after):
             name = found.key.removeprefix(prefix)
             if name >= floor:
                 return

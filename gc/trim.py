@@ -43,6 +43,7 @@ class Decision:
             head.buffer_id == self.before.buffer_id
             and head.first_sequence >= self.head.first_sequence
             and head.gc_floor >= self.head.gc_floor
+            and head.reference_floor >= self.head.reference_floor
             and all(head.holds.get(hold_id) != self.before.holds[hold_id] for hold_id in self.expired)
         )
 

@@ -1,4 +1,4 @@
-"""Collecting a buffer of version 2: one compare-and-swap on the head, then deletions below its floor."""
+"""Collecting a buffer of version 2: one compare-and-swap on the head, then deletions below its floors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 from forebay.buffer.errors import Corrupt, NotFound, Timeout
 from forebay.buffer.manifest import Head
-from forebay.buffer.manifest.head import NodeNeeded
+from forebay.buffer.manifest.head import KEPT_LASTING, NodeNeeded
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
+from forebay.buffer.manifest.writers import FOLDER as WRITERS
+from forebay.buffer.manifest.writers import bucket_key
+from forebay.buffer.names import LOWEST
 from forebay.gc.trim import CursorNeeded, Decision, Frontiers, decide, read_frontier
 
 if TYPE_CHECKING:
@@ -69,10 +72,51 @@ class CollectionV2:
         raise Timeout(f"{self._queue.url}: groups kept appearing while it was read; nothing was trimmed. Try again")
 
     def delete(self, head: Head, sweep: Sweep, data_prefix: str) -> None:
-        """Delete what the head has let go of, and cursors of groups that are gone."""
+        """Delete what the head has let go of, what was never listed, and cursors of groups that are gone."""
         for folder in (data_prefix, SEGMENTS):
             sweep.delete_below(folder, head.gc_floor)
+        self._delete_unlisted(head, sweep, data_prefix)
+        self._delete_old_buckets(head, sweep)
         sweep.delete_old_cursors(head, self._read_head)
+
+    def _delete_unlisted(self, head: Head, sweep: Sweep, data_prefix: str) -> None:
+        """Delete what is named below the reference floor and cannot be reached: it never will be (rfcs/0006)."""
+        first, end = max(head.gc_floor, head.swept), head.reference_floor
+        if first >= end:
+            return
+        looked_at = False
+
+        def reachable(first: str, last: str) -> set[str]:
+            nonlocal head, looked_at
+            looked_at = True
+            for _ in range(_MOST_STARTS):
+                try:
+                    return self._queue.segments.reachable(head, first, last)
+                except NotFound as error:
+                    # Another collector has trimmed since that head was read. Any later head will do as well.
+                    before, head = head, self._read_head()
+                    if head.revision == before.revision:
+                        raise Corrupt(
+                            f"{self._queue.url}: it refers to a segment that is not there ({error})"
+                        ) from error
+            raise Timeout(f"{self._queue.url}: it kept changing while it was swept; the next collection goes on")
+
+        for folder in (data_prefix, SEGMENTS):
+            sweep.delete_unreachable(folder, first, end, reachable)
+        if looked_at and sweep.is_complete:
+            self._note_swept(end)
+
+    def _delete_old_buckets(self, head: Head, sweep: Sweep) -> None:
+        if head.lasting_writers >= KEPT_LASTING:  # with fewer of them, nobody has made a bucket
+            in_use = {bucket_key(bucket.name) for bucket in head.writer_buckets.values()}
+            sweep.delete_unreachable(WRITERS, LOWEST, head.reference_floor, lambda _first, _last: in_use)
+
+    def _note_swept(self, end: str) -> None:
+        def change(head: Head) -> Head | None:
+            self._check(head)
+            return head.with_swept(end)
+
+        self._queue.change_head(change, lambda head: head.swept >= end)
 
     def _read_frontiers(self, head: Head) -> None:
         for name, group in head.groups.items():

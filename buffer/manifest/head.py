@@ -5,13 +5,15 @@ Values here are immutable and know no store; every change returns a new head wit
 
 from __future__ import annotations
 
+from collections import Counter
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.buffer.checks import check_name
-from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, Trimmed, Unsupported
+from forebay.buffer.errors import Backpressure, Corrupt, Fenced, InvalidInput, Trimmed, Unsupported
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.model import BatchDescriptor, NewBatch
 from forebay.buffer.names import LOWEST, is_ulid, ulid_in
@@ -26,11 +28,24 @@ FANOUT: Final = 8
 """So many references of one level become one of the next. More would make fewer nodes and a longer head."""
 MAX_SEGMENT_ENTRIES: Final = 4096
 MAX_WRITERS: Final = 256
+"""Maximum number of writers without a lasting name that a head remembers; the least recent is forgotten first."""
 LASTING: Final = "="
 """What the id of a lasting writer starts with; those of others are random."""
+KEPT_LASTING: Final = 128
+"""Lasting writers that stay in the head when idle ones are sealed into buckets; sealing starts at twice this number."""
+MAX_LASTING: Final = 4096
+"""Maximum number of lasting writers in a head. It is reached only if buckets cannot be stored for a long time."""
+WRITER_BUCKETS: Final = 64
+_BUCKETS_AT_ONCE: Final = 4
+"""Maximum number of buckets that one append seals: a read and a write each."""
+_SEAL_TURNS: Final = 3
+"""How many writers wait for their own turn to seal; all others wait for this many turns."""
 MAX_NUMBER: Final = 2**62
 """No count in a head comes near it; what claims to could not be counted on."""
-KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
+SEALED_WRITERS: Final = "sealed-writers"
+REFERENCE_FLOOR: Final = "reference-floor"
+KNOWN_FEATURES: Final[frozenset[str]] = frozenset({SEALED_WRITERS, REFERENCE_FLOOR})
+"""Names that `required_features` may hold: fields that a release must know to keep the promises (rfcs/0005)."""
 
 
 class Ref(Struct, frozen=True, array_like=True):
@@ -49,11 +64,17 @@ class Ref(Struct, frozen=True, array_like=True):
     """The smallest ULID of anything reachable through it, itself included."""
     first_time_ms: int | None
     last_time_ms: int | None
+    highest: str | None = None
+    """The largest ULID of anything reachable through it, itself included; None if an older release made it."""
 
     @property
     def end(self) -> int:
         """The sequence after its last."""
         return self.first_sequence + self.count
+
+    def meets(self, first: str, last: str) -> bool:
+        """Whether something reachable through it may have a name from `first` to `last`."""
+        return self.lowest <= last and (self.highest is None or self.highest >= first)
 
 
 class Node(Struct, frozen=True, array_like=True, tag="node"):
@@ -68,14 +89,19 @@ class Node(Struct, frozen=True, array_like=True, tag="node"):
 
     def refer(self, name: str) -> Ref:
         """The reference to this node, stored under `name`."""
+        highest: str | None = None
         if self.level == 0:
             names = [ulid for entry in self.entries if (ulid := ulid_in(entry.location))]
+            highest = max([name, *names])
             starts = [entry.facts.first_time_ms for entry in self.entries if entry.facts]
             ends = [entry.facts.last_time_ms for entry in self.entries if entry.facts]
             sizes = sum(entry.facts.object_bytes for entry in self.entries if entry.facts)
             count = len(self.entries)
         else:
             names = [ref.lowest for ref in self.refs]
+            known = [ref.highest for ref in self.refs if ref.highest is not None]
+            if len(known) == len(self.refs):
+                highest = max([name, *known])
             starts = [ref.first_time_ms for ref in self.refs if ref.first_time_ms is not None]
             ends = [ref.last_time_ms for ref in self.refs if ref.last_time_ms is not None]
             sizes = sum(ref.object_bytes for ref in self.refs)
@@ -90,7 +116,13 @@ class Node(Struct, frozen=True, array_like=True, tag="node"):
             min([name, *names]),
             min(starts, default=None),
             max(ends, default=None),
+            highest,
         )
+
+    def is_behind(self, ref: Ref) -> bool:
+        """Whether a reference, perhaps one that an older release made, stands for this node."""
+        found = self.refer(ref.name)
+        return ref == (found if ref.highest is not None else replace(found, highest=None))
 
 
 class Owner(Struct, frozen=True, array_like=True):
@@ -129,7 +161,26 @@ class Writer(Struct, frozen=True, array_like=True):
     number: int
     """Of its last append."""
     revision: int
-    """The head's revision at that append: the least recent writer is forgotten first."""
+    """The head's revision at that append: the least recent writer is forgotten, or sealed, first."""
+    sealed: bool = False
+    """Whether its bucket has its name, too."""
+
+
+class Bucket(Struct, frozen=True, array_like=True):
+    """A reference to the lasting writers of one bucket."""
+
+    name: str
+    """The ULID that the object is named by."""
+    count: int
+    """How many writers it holds."""
+
+
+class WriterNode(Struct, frozen=True, array_like=True, tag="writers"):
+    """A sealed object: lasting writers of one bucket and the numbers of their last appends."""
+
+    buffer_id: str
+    bucket: int
+    numbers: dict[str, int]
 
 
 class Head(Struct, frozen=True, array_like=True, tag="head"):
@@ -154,6 +205,23 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
     """Sealed entries, oldest first."""
     tail: tuple[NewBatch, ...] = ()
     """The newest entries, oldest first."""
+    reference_floor: str = LOWEST
+    """Nothing named below it may be newly referred to; what is listed already may be named below it."""
+    swept: str = LOWEST
+    """Unlisted objects named below it have been deleted."""
+    writer_buckets: dict[int, Bucket] = {}
+    """The lasting writers that are not in `writers`, by `bucket_of` their id."""
+
+    @property
+    def lowest_new_name(self) -> str:
+        """The ULID below which nothing may be newly listed."""
+        return max(self.gc_floor, self.reference_floor)
+
+    @property
+    def lasting_writers(self) -> int:
+        """How many lasting writers are remembered, in the head and in buckets."""
+        in_head = sum(_is_lasting(known) and not writer.sealed for known, writer in self.writers.items())
+        return in_head + sum(bucket.count for bucket in self.writer_buckets.values())
 
     @property
     def tail_start(self) -> int:
@@ -183,51 +251,126 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
     def _next(self, **changes: object) -> Head:
         return replace(self, revision=self.revision + 1, **changes)
 
+    def _requiring(self, feature: str) -> tuple[str, ...]:
+        return tuple(sorted({*self.required_features, feature}))
+
     # Writers
 
     def register_writer(self, writer_id: str) -> Head | None:
         """Remember a writer before its first append, so that its absence later means that it was forgotten.
 
-        None if it is known already.
+        None if it is in the head already. A lasting writer may be in its bucket: the caller looks there first.
+
+        Raises:
+            Backpressure: there is no room for another lasting writer.
         """
         if writer_id in self.writers:
             return None
-        return self._next(writers=self._with_writer(writer_id, 0))
+        return self._next(writers=self._with_writer(writer_id, Writer(0, self.revision + 1)))
 
-    def append(self, batches: tuple[NewBatch, ...], writer_id: str, number: int) -> Head:
-        """List batches at the end.
+    def append(self, batches: tuple[NewBatch, ...], writer_id: str, number: int, *, sealed: bool = False) -> Head:
+        """List batches at the end; `sealed` tells that the writer is in its bucket, if the head does not know it.
 
         Raises:
-            BelowFloor: a batch is named below the collector's floor and may have been swept.
+            BelowFloor: a batch is named below the floor for new names, and may have been swept.
+            Backpressure: there is no room for another lasting writer.
         """
         for batch in batches:
             check_key(batch.location)
             ulid = ulid_in(batch.location)
-            if ulid is not None and ulid < self.gc_floor:
-                raise BelowFloor(self.gc_floor)
+            if ulid is not None and ulid < self.lowest_new_name:
+                raise BelowFloor(self.lowest_new_name)
+        known = self.writers.get(writer_id)
+        writer = Writer(number, self.revision + 1, sealed if known is None else known.sealed)
         return self._next(
             next_sequence=self.next_sequence + len(batches),
             next_record=self.next_record + sum(batch.facts.records for batch in batches if batch.facts),
             tail=self.tail + batches,
-            writers=self._with_writer(writer_id, number),
+            writers=self._with_writer(writer_id, writer),
         )
 
-    def _with_writer(self, writer_id: str, number: int) -> dict[str, Writer]:
-        writers = {**self.writers, writer_id: Writer(number, self.revision + 1)}
-        while len(writers) > MAX_WRITERS:
-            # A process that ends never asks again; a lasting writer does, and has to find its number.
-            del writers[min(writers, key=lambda known: (known.startswith(LASTING), writers[known].revision))]
+    def _with_writer(self, writer_id: str, writer: Writer) -> dict[str, Writer]:
+        writers = {**self.writers, writer_id: writer}
+        if len(writers) <= MAX_WRITERS:
+            return writers
+        if _is_lasting(writer_id) and sum(map(_is_lasting, writers)) > MAX_LASTING:
+            raise Backpressure(
+                f"the manifest has no room for another lasting writer: {MAX_LASTING} are in it, and moving idle ones "
+                "out of it keeps failing. See the log for the reason, or remove old names: forebay writers forget"
+            )
+        # A process that ends never asks again. A lasting writer does, so it is sealed and never forgotten.
+        unnamed = [known for known in writers if not _is_lasting(known) and known != writer_id]
+        surplus = len(unnamed) + (not _is_lasting(writer_id)) - MAX_WRITERS
+        for known in sorted(unnamed, key=lambda known: writers[known].revision)[: max(0, surplus)]:
+            del writers[known]
         return writers
+
+    def plan_writer_seal(self, writer_id: str, *, turn: int = 0) -> dict[int, dict[str, Writer]]:
+        """The idle lasting writers to move into buckets next, by bucket; empty if there are few of them.
+
+        Never the writer that asks. `turn` is as for `plan_seal`.
+        """
+        lasting = [known for known in self.writers if _is_lasting(known) and known != writer_id]
+        if len(lasting) < 2 * KEPT_LASTING + turn * (KEPT_LASTING // 4):
+            return {}
+        idle = sorted(lasting, key=lambda known: self.writers[known].revision)[:-KEPT_LASTING]
+        fullest = Counter(map(bucket_of, idle)).most_common(_BUCKETS_AT_ONCE)
+        return {
+            bucket: {known: self.writers[known] for known in idle if bucket_of(known) == bucket}
+            for bucket, _ in fullest
+        }
+
+    def seal_writers(self, bucket: int, before: Bucket | None, after: Bucket, idle: Mapping[str, Writer]) -> Head:
+        """The head with a stored bucket in the place of writers that it holds, or as it is if that no longer fits.
+
+        A writer that has appended since stays. The revision is left to the change that this goes with.
+
+        Args:
+            bucket: which one.
+            before: the reference that the stored object was made from; None if there was none.
+            after: the reference to the stored object.
+            idle: the writers added to it, as they were.
+        """
+        if self.writer_buckets.get(bucket) != before or after.name < self.lowest_new_name:
+            return self
+        writers = {
+            known: replace(writer, sealed=True) if known in idle else writer
+            for known, writer in self.writers.items()
+            if idle.get(known) != writer
+        }
+        return replace(
+            self,
+            writers=writers,
+            writer_buckets={**self.writer_buckets, bucket: after},
+            required_features=self._requiring(SEALED_WRITERS),
+        )
+
+    def forget_writer(self, writer_id: str, after: Bucket | None) -> Head:
+        """The head without a writer; `after` is its bucket without it, or None if no bucket is left or needed."""
+        writers = {known: writer for known, writer in self.writers.items() if known != writer_id}
+        buckets = dict(self.writer_buckets)
+        buckets.pop(bucket_of(writer_id), None)
+        if after is not None:
+            if after.name < self.lowest_new_name:
+                raise BelowFloor(self.lowest_new_name)
+            buckets[bucket_of(writer_id)] = after
+        return self._next(writers=writers, writer_buckets=buckets)
 
     # Sealing
 
-    def plan_seal(self, *, heavy: bool = False) -> Node | None:
-        """What the next appender should store as a node first, if anything; more if the head is heavy with metadata."""
+    def plan_seal(self, *, heavy: bool = False, turn: int = 0) -> Node | None:
+        """What the next appender should store as a node first, if anything.
+
+        Args:
+            heavy: the head is heavy with metadata, so more is sealed.
+            turn: the appender's place among those that may seal (`seal_turn`); who comes later waits for more entries.
+        """
         run = self._last_run()
-        if len(run) >= FANOUT:
+        if len(run) >= FANOUT + turn:
+            run = run[:FANOUT]
             return Node(self.buffer_id, run[0].level + 1, run[0].first_sequence, run[0].first_record, (), run)
         kept = 1 if heavy else KEPT_ENTRIES
-        if len(self.tail) < 2 * kept:
+        if len(self.tail) < 2 * kept + turn * ((kept + 1) // 2):
             return None
         entries = self.tail[: min(len(self.tail) - kept, MAX_SEGMENT_ENTRIES)]
         # Records are counted from a segment's first one, so entries that are not counted end a segment.
@@ -240,14 +383,20 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         start = len(self.refs)
         while start and self.refs[start - 1].level == self.refs[-1].level:
             start -= 1
-        return self.refs[start : start + FANOUT]
+        return self.refs[start:]
+
+    def seal_turn(self, writer_id: str) -> int:
+        """A writer's place, from 0, among those that appended lately: all of them work out the same order."""
+        lately = {known for known, writer in self.writers.items() if self.revision - writer.revision < KEPT_ENTRIES}
+        order = sorted(lately | {writer_id}, key=lambda known: _hash(f"{self.tail_start} {known}"))
+        return min(order.index(writer_id), _SEAL_TURNS)
 
     def seal(self, ref: Ref) -> Head:
         """The head with a stored node in the place of what it holds, or as it is if that no longer stands there.
 
         The revision is left to the change that this goes with.
         """
-        if ref.lowest < self.gc_floor:
+        if ref.name < self.lowest_new_name:
             return self
         if ref.level == 0:
             if self.tail_start != ref.first_sequence or len(self.tail) < ref.count:
@@ -335,23 +484,34 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
     def collect(
         self, *, point: int, dropped: int, expired: Collection[str], floor: str, nodes: Mapping[str, Node]
     ) -> Head | None:
-        """What the collector writes: trimmed below `point`, without expired holds, the floor raised towards `floor`.
+        """What the collector writes: trimmed below `point`, without expired holds, both floors raised towards `floor`.
 
-        The floor stops at the smallest name still reachable and at the floor of every hold left, and never goes down.
-        None if nothing would change.
+        Floors stop at the floor of every hold left and never go down; `gc_floor` stops at the smallest name still
+        reachable, too. None if nothing would change.
 
         Raises:
             NodeNeeded: a node to trim through is not among those given.
         """
         trimmed_head = self.trim(point, nodes)
         holds = {hold_id: hold for hold_id, hold in self.holds.items() if hold_id not in expired}
-        bounds = [floor, *(hold.floor for hold in holds.values() if hold.floor is not None)]
-        if trimmed_head.lowest is not None:
-            bounds.append(trimmed_head.lowest)
+        held = (hold.floor for hold in holds.values() if hold.floor is not None)
+        reference_floor = max(self.lowest_new_name, min([floor, *held]))
+        lowest = trimmed_head.lowest
+        gc_floor = max(self.gc_floor, reference_floor if lowest is None else min(reference_floor, lowest))
+        features = self._requiring(REFERENCE_FLOOR) if reference_floor > gc_floor else self.required_features
         collected = replace(
-            trimmed_head, holds=holds, dropped=self.dropped + dropped, gc_floor=max(self.gc_floor, min(bounds))
+            trimmed_head,
+            holds=holds,
+            dropped=self.dropped + dropped,
+            gc_floor=gc_floor,
+            reference_floor=reference_floor,
+            required_features=features,
         )
         return None if collected == self else replace(collected, revision=self.revision + 1)
+
+    def with_swept(self, swept: str) -> Head | None:
+        """Record up to which name unlisted objects have been deleted; None if that is known."""
+        return self._next(swept=swept) if swept > self.swept else None
 
     def touch(self) -> Head:
         """The same, one revision on: a write that only makes the store say what time it is."""
@@ -380,12 +540,12 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
 
 
 class BelowFloor(InvalidInput):
-    """A batch is named below the collector's floor: store it again under a name above `floor`."""
+    """An object is named below the collector's floor for new names: store it again under a name above `floor`."""
 
     floor: str
 
     def __init__(self, floor: str) -> None:
-        super().__init__(f"a batch is named below the collector's floor {floor} and may have been swept")
+        super().__init__(f"an object is named below the collector's floor {floor} and may have been swept")
         self.floor = floor
 
 
@@ -433,8 +593,9 @@ def read_head(data: bytes | memoryview, location: str) -> Head:
     if unknown:
         raise Unsupported(f"{location} needs {', '.join(sorted(unknown))}, which this release does not know: upgrade")
     numbers = (head.revision, head.next_sequence, head.next_record, head.dropped, head.epoch)
-    if not is_ulid(head.gc_floor) or min(numbers) < 0 or max(numbers) > MAX_NUMBER:
-        raise Corrupt(f"{location}: its numbers {numbers} or its floor {head.gc_floor!r} cannot be")
+    floors = (head.gc_floor, head.reference_floor, head.swept)
+    if not all(map(is_ulid, floors)) or min(numbers) < 0 or max(numbers) > MAX_NUMBER:
+        raise Corrupt(f"{location}: its numbers {numbers} or its floors {floors} cannot be")
     at = head.refs[0].first_sequence if head.refs else head.tail_start
     if not 0 <= at <= head.first_sequence <= head.next_sequence:
         raise Corrupt(f"{location}: it retains from {head.first_sequence}, but lists from {at} to {head.next_sequence}")
@@ -460,6 +621,32 @@ def read_node(data: bytes | memoryview, location: str) -> Node:
     return node
 
 
+def read_writer_node(data: bytes | memoryview, location: str) -> WriterNode:
+    """Return the lasting writers that the bytes hold.
+
+    Raises:
+        Corrupt: they are damaged, or contradict themselves.
+    """
+    node = unpack(data, WriterNode, location)
+    for known, number in node.numbers.items():
+        if not _is_lasting(known) or bucket_of(known) != node.bucket or not 0 <= number <= MAX_NUMBER:
+            raise Corrupt(f"{location}: writer {known!r} with number {number} cannot be in bucket {node.bucket}")
+    return node
+
+
+def bucket_of(writer_id: str) -> int:
+    """The bucket that a lasting writer is sealed into."""
+    return int(_hash(writer_id)[:2], 16) % WRITER_BUCKETS
+
+
+def _is_lasting(writer_id: str) -> bool:
+    return writer_id.startswith(LASTING)
+
+
+def _hash(text: str) -> str:
+    return blake2b(text.encode(), digest_size=8).hexdigest()
+
+
 def _check_names(head: Head, location: str) -> None:
     """Raise `Corrupt` if a name that becomes part of a key, of a cursor or of what a sink writes, could lead astray."""
     try:
@@ -469,6 +656,9 @@ def _check_names(head: Head, location: str) -> None:
             check_name(group.generation, "a group's generation")
     except InvalidInput as error:
         raise Corrupt(f"{location}: {error}") from error
+    for number, bucket in head.writer_buckets.items():
+        if not 0 <= number < WRITER_BUCKETS or not is_ulid(bucket.name):
+            raise Corrupt(f"{location}: bucket {number} of its writers refers to {bucket.name!r}, which cannot be")
 
 
 def _check_chain(refs: tuple[Ref, ...], start: int, end: int, location: str) -> None:

@@ -7,9 +7,10 @@ migrated while its producers run.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from hashlib import blake2b
 from threading import RLock
 from typing import TYPE_CHECKING, TypeVar
@@ -24,15 +25,17 @@ from forebay.buffer.errors import (
     InvalidInput,
     NotFound,
     StoreError,
+    Timeout,
     Unavailable,
     Unknown,
     Unsupported,
 )
-from forebay.buffer.manifest.head import LASTING, Head, trimmed
+from forebay.buffer.manifest.head import LASTING, MAX_WRITERS, Head, Writer, bucket_of, trimmed
 from forebay.buffer.manifest.pace import Pace
 from forebay.buffer.manifest.segments import Segments
 from forebay.buffer.manifest.state import Profile, State, check_no_remains, read_state
 from forebay.buffer.manifest.v1 import Manifest
+from forebay.buffer.manifest.writers import WriterBuckets
 from forebay.buffer.model import Reader
 from forebay.buffer.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.batch import Version
     from forebay.buffer.clock import Clock, Random
-    from forebay.buffer.manifest.head import Ref
+    from forebay.buffer.manifest.head import Bucket
     from forebay.buffer.model import BatchDescriptor, NewBatch
     from forebay.buffer.store.base import ObjectStore
 
@@ -54,6 +57,8 @@ _HEAVY_BYTES = 256 << 10
 _MOST_STALE_READS = 5
 _MOST_SEALS = 8
 """Nodes that one append stores at most; ordinary ones store none or one."""
+_MOST_REGISTRATIONS = 10
+"""How often one append registers its writer before it gives up: others may have it forgotten in between."""
 
 
 class PlaceConsumed(Unknown):
@@ -66,6 +71,16 @@ class PlaceConsumed(Unknown):
 
 class _NotRegistered(ForebayError):
     """The head does not know this writer, yet or any more."""
+
+
+class _BucketReplaced(ForebayError):
+    """A bucket of writers is not the one that a change was made from."""
+
+
+def _forget(writer_id: str, before: Bucket | None, after: Bucket | None, head: Head) -> Head:
+    if head.writer_buckets.get(bucket_of(writer_id)) != before:
+        raise _BucketReplaced("another process has replaced the bucket")
+    return head.forget_writer(writer_id, after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +131,9 @@ class Queue:
         self.writer_id = self.new_id() if writer_id is None else LASTING + check_name(writer_id, "writer_id")
         self.pace = Pace(self.writer_id)
         self._number = 0
-        self._sealed: list[Ref] = []
+        self._buckets = WriterBuckets(store, clock=self._clock, random=self._random)
+        self._missing_bucket = ""
+        self._seals: list[Callable[[Head], Head]] = []
         self._attributes = {"buffer": store.url, "role": role}
         self._lock = RLock()
         self._known: Snapshot[State] | None = None
@@ -242,7 +259,7 @@ class Queue:
             raise InvalidInput(f"{self.url}: there is nothing to append")
         with self._lock:
             self._seal_if_due()
-            while True:
+            for _ in range(_MOST_REGISTRATIONS):
                 try:
                     added = self._append(
                         tuple(batches), self._number + 1 if number is None else number, let_go, version
@@ -253,13 +270,55 @@ class Queue:
                 if isinstance(head := self.last_seen(), Head):
                     self.pace.note(head, self._attempt_seconds)
                 return added
+        raise Timeout(
+            f"{self.url}: this writer was forgotten {_MOST_REGISTRATIONS} times between its registration and its "
+            f"append, because more than {MAX_WRITERS} producers append at once; nothing was appended. Try again, or "
+            "spread the producers over the partitions of a topic"
+        )
 
     def register_writer(self) -> None:
-        """Have the manifest know this writer before its first append: its absence then means that it was forgotten."""
-        self._update(
-            lambda state: self._as_head(state).register_writer(self.writer_id),
-            lambda state: isinstance(state, Head) and self.writer_id in state.writers,
-        )
+        """Have the manifest know this writer before its first append: its absence then means that it was forgotten.
+
+        Raises:
+            Backpressure: the manifest has no room for another lasting writer; nothing was written.
+        """
+
+        def register(state: State | None) -> State | None:
+            head = self._as_head(state)
+            return None if self.find_writer(head) else self._sealed(head).register_writer(self.writer_id)
+
+        with self._lock:
+            if self.is_lasting:
+                self.read()
+                self._seal_if_due()
+            self._update(register, lambda state: isinstance(state, Head) and self.find_writer(state) is not None)
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether this writer's name outlives its process."""
+        return self.writer_id.startswith(LASTING)
+
+    def find_writer(self, head: Head) -> Writer | None:
+        """Return how far this writer has come, from the head or from its bucket; None if neither knows it.
+
+        Raises:
+            Unavailable: its bucket was replaced since the head was read: read the head again.
+            Corrupt: its bucket is damaged or missing.
+        """
+        writer = head.writers.get(self.writer_id)
+        # guard: a lasting writer that is not in the head is looked for in its bucket
+        if writer is not None or not self.is_lasting:
+            return writer
+        bucket = bucket_of(self.writer_id)
+        try:
+            number = self._buckets.load(head, bucket).get(self.writer_id)
+        except NotFound as error:
+            name = head.writer_buckets[bucket].name
+            if name == self._missing_bucket:
+                raise Corrupt(f"{self.url}: it refers to a bucket of writers that is not there ({error})") from error
+            self._missing_bucket = name
+            raise Unavailable(f"{self.url}: a bucket of writers was replaced while it was read ({error})") from error
+        return None if number is None else Writer(number, 0, sealed=True)
 
     def resume(self) -> int:
         """Return the number of this writer's last append, 0 if there is none; appends go on from it.
@@ -268,9 +327,50 @@ class Queue:
         arrive: then the number is another, and an append decided by this one is refused with `Fenced`.
         """
         with self._lock:
-            writer = self._as_head(self.read()).writers.get(self.writer_id)
+            try:
+                writer = self.find_writer(self._as_head(self.read()))
+            except Unavailable:
+                writer = self.find_writer(self._as_head(self.read()))
             self._number = 0 if writer is None else writer.number
             return self._number
+
+    def forget_writer(self, name: str) -> bool:
+        """Remove a lasting writer from the manifest, and return whether it was there.
+
+        A producer of that name counts as new from then on: its repeats are stored again.
+        """
+        writer_id = LASTING + check_name(name, "writer_id")
+        bucket = bucket_of(writer_id)
+        for _ in range(_MOST_STALE_READS):
+            head = self._as_head(self.read_existing())
+            before = head.writer_buckets.get(bucket)
+            numbers = self.look_through(lambda head: dict(self._buckets.load(self._as_head(head), bucket)), head)
+            if writer_id not in head.writers and writer_id not in numbers:
+                return False
+            after = before
+            if numbers.pop(writer_id, None) is not None:
+                after = self._buckets.save(head, bucket, numbers) if numbers else None
+
+            def is_mine(head: Head, after: Bucket | None = after) -> bool:
+                return writer_id not in head.writers and head.writer_buckets.get(bucket) == after
+
+            with suppress(_BucketReplaced):
+                self.change_head(partial(_forget, writer_id, before, after), is_mine)
+                return True
+        raise Timeout(f"{self.url}: other writers kept changing; {name!r} was not removed. Try again")
+
+    def lasting_writers(self) -> dict[str, int]:
+        """Return the number of every lasting writer's last append, by name. Reads every bucket."""
+        head = self._as_head(self.read_existing())
+
+        def find(head: State) -> dict[str, int]:
+            head = self._as_head(head)
+            sealed = [self._buckets.load(head, bucket) for bucket in head.writer_buckets]
+            in_head = {known: w.number for known, w in head.writers.items() if known.startswith(LASTING)}
+            found = {known: number for numbers in sealed for known, number in numbers.items()} | in_head
+            return {known.removeprefix(LASTING): found[known] for known in sorted(found)}
+
+        return self.look_through(find, head)
 
     def _append(self, batches: tuple[NewBatch, ...], number: int, let_go: str | None, version: Version) -> range:
         locations = [batch.location for batch in batches]
@@ -295,7 +395,7 @@ class Queue:
         def is_mine(state: State) -> bool | None:
             nonlocal consumed
             if isinstance(state, Head) and isinstance(tried, Head):
-                writer = state.writers.get(self.writer_id)
+                writer = self.find_writer(state)
                 return None if writer is None else writer.number >= number
             if isinstance(state, Manifest) and state.lists_any(locations):
                 return True
@@ -319,11 +419,11 @@ class Queue:
             self._number = number
             raise
         self._number = number
-        self._sealed = []
+        self._seals = []
         return range(place, place + len(batches))
 
     def _add_to_head(self, head: Head, batches: tuple[NewBatch, ...], number: int) -> Head:
-        writer = head.writers.get(self.writer_id)
+        writer = self.find_writer(head)
         if writer is None:
             raise _NotRegistered(f"{self.url}: writer {self.writer_id} is not registered")
         if writer.number > self._number:
@@ -331,29 +431,39 @@ class Queue:
                 f"{self.url}: another producer of the name {self.writer_id} has come to number {writer.number}, and "
                 f"this one knew of {self._number}: open a new one, and repeat what follows its last_number"
             )
-        return reduce(Head.seal, self._sealed, head).append(batches, self.writer_id, number)
+        return self._sealed(head).append(batches, self.writer_id, number, sealed=writer.sealed)
 
     def _seal_if_due(self) -> None:
         head = self.last_seen()
         if not isinstance(head, Head):
             return
-        still_due, self._sealed = self._sealed, []
-        for ref in still_due:  # of an append that failed
-            head = self._seal(head, ref)
+        still_due, self._seals = self._seals, []
+        for seal in still_due:  # of an append that failed
+            head = self._seal(head, seal)
         heavy = self._known is not None and len(self._known.data) > _HEAVY_BYTES
-        while len(self._sealed) < _MOST_SEALS and (node := head.plan_seal(heavy=heavy)) is not None:
-            try:
-                head = self._seal(head, self.segments.store_node(node, above=head.gc_floor))
-            except StoreError:
-                # The append does not need it, and whoever comes next will try again.
-                _log.warning("%s: sealing older entries failed", self.url, exc_info=True)
-                return
+        turn = head.seal_turn(self.writer_id)
+        try:
+            while len(self._seals) < _MOST_SEALS and (node := head.plan_seal(heavy=heavy, turn=turn)) is not None:
+                ref = self.segments.store_node(node, above=head.lowest_new_name)
+                head = self._seal(head, partial(Head.seal, ref=ref))
+            for bucket, idle in head.plan_writer_seal(self.writer_id, turn=turn).items():
+                before = head.writer_buckets.get(bucket)
+                numbers = {**self._buckets.load(head, bucket), **{known: w.number for known, w in idle.items()}}
+                after = self._buckets.save(head, bucket, numbers)
+                seal = partial(Head.seal_writers, bucket=bucket, before=before, after=after, idle=idle)
+                head = self._seal(head, seal)
+        except (StoreError, Corrupt):
+            # The append does not need it, and the next one will try again.
+            _log.warning("%s: sealing older entries or idle writers failed", self.url, exc_info=True)
 
-    def _seal(self, head: Head, ref: Ref) -> Head:
-        sealed = head.seal(ref)
+    def _seal(self, head: Head, seal: Callable[[Head], Head]) -> Head:
+        sealed = seal(head)
         if sealed is not head:
-            self._sealed.append(ref)
+            self._seals.append(seal)
         return sealed
+
+    def _sealed(self, head: Head) -> Head:
+        return reduce(lambda head, seal: seal(head), self._seals, head)
 
     # The unnamed consumer
 
@@ -498,6 +608,12 @@ class Queue:
     # Inside
 
     def _update(self, change: Callable[[State | None], State | None], is_mine: Callable[[State], bool | None]) -> State:
+        def change_or_create(state: State | None) -> State | None:
+            if state is None:
+                # guard: a manifest is made only after a fresh look for what a deleted one left behind
+                check_no_remains(self.store, self.manifest_path)
+            return change(state)
+
         with self._lock:
             began = self._clock.monotonic()
             # A sole writer saves the read before its write. Among several that would be a conflict nearly every time,
@@ -511,7 +627,7 @@ class Queue:
                 self._undisturbed = self._known is before
             writes, conflicts = self._register.writes, self._register.conflicts
             try:
-                return self._remember(self._register.update(change, is_mine, known=self._known))
+                return self._remember(self._register.update(change_or_create, is_mine, known=self._known))
             finally:
                 met = self._register.conflicts - conflicts
                 self._undisturbed &= met == 0

@@ -11,6 +11,7 @@ from forebay.buffer import names
 from forebay.buffer.errors import Corrupt
 from forebay.buffer.manifest.envelope import pack
 from forebay.buffer.manifest.head import Node, describe_all, read_node
+from forebay.buffer.names import LOWEST, ulid_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -57,7 +58,7 @@ class Segments:
     def store_node(self, node: Node, *, above: str) -> Ref:
         """Store a node under a new name above the collector's floor, and return the reference to it."""
         name = names.mint(self._clock, self._random, above=above)
-        self._store.put(_key(name), pack(node))
+        self._store.put(node_key(name), pack(node))
         return node.refer(name)
 
     def load(self, ref: Ref, buffer_id: str) -> Node:
@@ -77,11 +78,11 @@ class Segments:
                 return kept
         if not names.is_ulid(ref.name):
             raise Corrupt(f"{self._store.url}: its manifest refers to {ref.name!r}, which is not a segment's name")
-        location = f"{self._store.url}/{_key(ref.name)}"
-        node = read_node(self._store.get(_key(ref.name)).data, location)
+        location = f"{self._store.url}/{node_key(ref.name)}"
+        node = read_node(self._store.get(node_key(ref.name)).data, location)
         if node.buffer_id != buffer_id:
             raise Corrupt(f"{location} belongs to buffer {node.buffer_id}; this one is {buffer_id}")
-        if node.refer(ref.name) != ref:
+        if not node.is_behind(ref):
             raise Corrupt(f"{location} is not what the manifest says of it")
         return self._keep(ref.name, _KeptNode(node))
 
@@ -164,6 +165,22 @@ class Segments:
             yield segment
             at = segment.first_sequence + len(segment.entries)
 
+    def reachable(self, head: Head, first: str, last: str) -> set[str]:
+        """Return the keys of all listed batches and nodes whose names lie from `first` to `last`.
+
+        Only nodes that may lead to such names are read.
+        """
+        keys = {entry.location for entry in head.tail if first <= (ulid_in(entry.location) or LOWEST) <= last}
+        pending = [ref for ref in head.refs if ref.meets(first, last)]
+        while pending:
+            ref = pending.pop()
+            if first <= ref.name <= last:
+                keys.add(node_key(ref.name))
+            node = self.load(ref, head.buffer_id)
+            pending += [child for child in node.refs if child.meets(first, last)]
+            keys.update(e.location for e in node.entries if first <= (ulid_in(e.location) or LOWEST) <= last)
+        return keys
+
     def _segment_at(self, head: Head, sequence: int) -> _KeptNode:
         ref = ref_at(head.refs, sequence)
         while True:
@@ -183,5 +200,6 @@ def _starts_before(ref: Ref, time_ms: int) -> bool:
     return ref.first_record is None or ref.first_time_ms is None or ref.first_time_ms < time_ms
 
 
-def _key(name: str) -> str:
+def node_key(name: str) -> str:
+    """The key of a node."""
     return f"{FOLDER}/{name}.segment"

@@ -10,6 +10,7 @@ from forebay.buffer.manifest.head import Head, read_head
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.topic import partition_name, refuse_topic
 from forebay.buffer.manifest.v1 import Manifest
+from forebay.buffer.manifest.writers import FOLDER as WRITERS
 
 if TYPE_CHECKING:
     from forebay.buffer.store.base import ObjectStore
@@ -46,7 +47,7 @@ def read_state(data: bytes | memoryview, location: str) -> State:
 
 def check_no_remains(store: ObjectStore, manifest_path: str) -> None:
     """Raise `Corrupt` if a manifest that is missing has been there: then it does not stand for an empty buffer."""
-    for folder in (SEGMENTS, CURSORS, partition_name(0)):
+    for folder in (SEGMENTS, CURSORS, WRITERS, partition_name(0)):
         remains = next(iter(store.list(f"{folder}/")), None)
         if remains is None:
             continue

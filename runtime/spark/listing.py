@@ -136,10 +136,11 @@ class EpochLog:
                 self._job.let_go(number)  # it is listed, and the replay has stored it again for nothing
                 return
             head = queue.last_seen()
-            if not isinstance(head, Head) or queue.writer_id not in head.writers:
+            if not isinstance(head, Head) or queue.find_writer(head) is None:
                 raise Unknown(
-                    f"{queue.url} has forgotten the stream writer {self._writer_id!r}, because so many came since: "
-                    f"nobody can tell if epoch {record.epoch} is listed. Under a new writerId it is written again"
+                    f"{queue.url} does not know the stream writer {self._writer_id!r} any more: somebody removed its "
+                    f"name, so it cannot be told if epoch {record.epoch} is listed. Under a new writerId it is written "
+                    "again"
                 )
             # The number is all that tells whether it is listed: a request of a process that died may come in before
             # this one, and a rival may list the same record; then it was applied, no matter by whom.

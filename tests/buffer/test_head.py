@@ -361,6 +361,6 @@ def test_reference_tells_the_times_and_the_lowest_name_of_its_node() -> None:
     )
     name = names.at_time(NOW + 5)
     ref = Node("b", 0, 100, 9, entries, ()).refer(name)
-    assert ref == Ref(name, 0, 100, 3, 9, 3, names.at_time(NOW + 3), 40, 70)
+    assert ref == Ref(name, 0, 100, 3, 9, 3, names.at_time(NOW + 3), 40, 70, names.at_time(NOW + 7))
     above = Node("b", 1, 100, 9, (), (ref,)).refer(names.at_time(NOW + 1))
     assert (above.level, above.count, above.lowest) == (1, 3, names.at_time(NOW + 1))

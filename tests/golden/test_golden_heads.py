@@ -12,7 +12,20 @@ import pytest
 
 from forebay.buffer.groups import Cursor
 from forebay.buffer.manifest.envelope import pack, unpack
-from forebay.buffer.manifest.head import Group, Head, Hold, Node, Owner, Ref, Writer, read_head, read_node
+from forebay.buffer.manifest.head import (
+    Bucket,
+    Group,
+    Head,
+    Hold,
+    Node,
+    Owner,
+    Ref,
+    Writer,
+    WriterNode,
+    read_head,
+    read_node,
+    read_writer_node,
+)
 from forebay.buffer.model import Facts, Metadata, NewBatch
 
 HERE = Path(__file__).parent
@@ -21,8 +34,8 @@ NIL = b"\xc0"
 
 
 def array(*fields: bytes) -> bytes:
-    assert len(fields) < 16
-    return bytes([0x90 | len(fields)]) + b"".join(fields)
+    length = bytes([0x90 | len(fields)]) if len(fields) < 16 else b"\xdc" + len(fields).to_bytes(2, "big")
+    return length + b"".join(fields)
 
 
 def mapping(*pairs: tuple[bytes, bytes]) -> bytes:
@@ -84,15 +97,18 @@ RICH = NewBatch(
     Facts(70_000, 2**33, 500, 0xDEADBEEF, -1, TIME),
 )
 
-# name, level, first sequence, count, first record, object bytes, lowest name, first and last time
-SEGMENT_REF_BYTES = array(
+# name, level, first sequence, count, first record, object bytes, lowest name, first and last time; and, in later
+# releases, highest name
+OLD_SEGMENT_REF_FIELDS = (
     text(SEGMENT), number(0), number(40), number(2), NIL, number(70_000), text(BATCH), number(-1), number(TIME)
-)
-SEGMENT_REF = Ref(SEGMENT, 0, 40, 2, None, 70_000, BATCH, -1, TIME)
-INDEX_REF_BYTES = array(
+)  # fmt: skip
+OLD_SEGMENT_REF = Ref(SEGMENT, 0, 40, 2, None, 70_000, BATCH, -1, TIME)
+SEGMENT_REF = Ref(SEGMENT, 0, 40, 2, None, 70_000, BATCH, -1, TIME, SEGMENT)
+OLD_INDEX_REF_FIELDS = (
     text(INDEX), number(1), number(40), number(2), NIL, number(70_000), text(BATCH), number(-1), number(TIME)
-)
-INDEX_REF = Ref(INDEX, 1, 40, 2, None, 70_000, BATCH, -1, TIME)
+)  # fmt: skip
+OLD_INDEX_REF = Ref(INDEX, 1, 40, 2, None, 70_000, BATCH, -1, TIME)
+INDEX_REF = Ref(INDEX, 1, 40, 2, None, 70_000, BATCH, -1, TIME, INDEX)
 
 HEAD = array(
     text("head"),
@@ -111,16 +127,37 @@ HEAD = array(
     ),
     mapping((text("writer"), array(number(5), number(999)))),  # writers: number, revision
     number(3),  # dropped
-    array(INDEX_REF_BYTES),
+    array(array(*OLD_INDEX_REF_FIELDS)),
     array(RICH_ENTRY),
 )
+SEALED_HEAD = array(
+    text("head"),
+    text(BUFFER),
+    number(1000),
+    array(text("reference-floor"), text("sealed-writers")),
+    number(41), number(43), number(123_456), text(FLOOR), NIL, mapping(), mapping(),
+    mapping((text("=pod"), array(number(5), number(999), b"\xc3"))),  # writers: number, revision, sealed
+    number(0),
+    array(array(*OLD_INDEX_REF_FIELDS, text(INDEX))),
+    array(RICH_ENTRY),
+    text(SEGMENT),  # reference floor
+    text(BATCH),  # swept
+    mapping((number(39), array(text(INDEX), number(1)))),  # writer buckets: name, count
+)  # fmt: skip
+WRITER_NODE = array(text("writers"), text(BUFFER), number(39), mapping((text("=pod"), number(2**40))))
 EMPTY_HEAD = array(
     text("head"), text(BUFFER), number(0), array(), number(0), number(0), number(0), text("0" * 26), NIL,
     mapping(), mapping(), mapping(), number(0), array(), array(),
 )  # fmt: skip
 # tag, buffer id, level, first sequence, first record, entries, references
 SEGMENT_NODE = array(text("node"), text(BUFFER), number(0), number(40), NIL, array(PLAIN_ENTRY, RICH_ENTRY), array())
-INDEX_NODE = array(text("node"), text(BUFFER), number(1), number(40), NIL, array(), array(SEGMENT_REF_BYTES))
+INDEX_NODE = array(
+    text("node"), text(BUFFER), number(1), number(40), NIL, array(), array(array(*OLD_SEGMENT_REF_FIELDS))
+)
+NEW_INDEX_NODE = array(
+    text("node"), text(BUFFER), number(1), number(40), NIL, array(),
+    array(array(*OLD_SEGMENT_REF_FIELDS, text(SEGMENT))),
+)  # fmt: skip
 # tag, buffer id, epoch, claim id, acked, number; and, in later releases, where planned ranges end
 CURSOR = array(text("cursor"), text(BUFFER), number(4), text("claim"), number(300), number(17))
 NEW_CURSOR = array(text("cursor"), text(BUFFER), number(1), text(""), NIL, number(2))
@@ -144,17 +181,37 @@ GOLDEN: dict[str, tuple[bytes, Any]] = {
             holds={"reads": Hold(41, None, TIME, "job"), "writes": Hold(None, FLOOR, TIME, "")},
             writers={"writer": Writer(5, 999)},
             dropped=3,
-            refs=(INDEX_REF,),
+            refs=(OLD_INDEX_REF,),
             tail=(RICH,),
         ),
     ),
+    "head-v2-sealed": (
+        stored(SEALED_HEAD),
+        Head(
+            BUFFER,
+            revision=1000,
+            required_features=("reference-floor", "sealed-writers"),
+            first_sequence=41,
+            next_sequence=43,
+            next_record=123_456,
+            gc_floor=FLOOR,
+            writers={"=pod": Writer(5, 999, True)},
+            refs=(INDEX_REF,),
+            tail=(RICH,),
+            reference_floor=SEGMENT,
+            swept=BATCH,
+            writer_buckets={39: Bucket(INDEX, 1)},
+        ),
+    ),
+    "writers-v2": (stored(WRITER_NODE), WriterNode(BUFFER, 39, {"=pod": 2**40})),
     "segment-v2": (stored(SEGMENT_NODE), Node(BUFFER, 0, 40, None, (PLAIN, RICH), ())),
-    "index-v2": (stored(INDEX_NODE), Node(BUFFER, 1, 40, None, (), (SEGMENT_REF,))),
+    "index-v2": (stored(INDEX_NODE), Node(BUFFER, 1, 40, None, (), (OLD_SEGMENT_REF,))),
+    "index-v2-highest": (stored(NEW_INDEX_NODE), Node(BUFFER, 1, 40, None, (), (SEGMENT_REF,))),
     "cursor-v2": (stored(CURSOR), Cursor(BUFFER, 4, "claim", 300, 17)),
     "cursor-v2-new": (stored(NEW_CURSOR), Cursor(BUFFER, 1, "", None, 2)),
     "cursor-v2-planned": (stored(PLANNED_CURSOR), Cursor(BUFFER, 4, "claim", 300, 17, (302, 400))),
 }
-OLD = {"cursor-v2", "cursor-v2-new"}
+OLD = {"cursor-v2", "cursor-v2-new", "head-v2-empty", "head-v2-full", "index-v2"}
 """What earlier releases wrote, and no release does any more."""
 
 
@@ -162,6 +219,8 @@ def read(name: str) -> Any:
     data = (HERE / name).read_bytes()
     if name.startswith("head"):
         return read_head(data, name)
+    if name.startswith("writers"):
+        return read_writer_node(data, name)
     return unpack(data, Cursor, name) if name.startswith("cursor") else read_node(data, name)
 
 
@@ -182,4 +241,10 @@ def test_golden_object_is_written_as_it_always_was(name: str) -> None:
 
 def test_references_say_of_golden_nodes_what_they_always_did() -> None:
     assert read("segment-v2").refer(SEGMENT) == SEGMENT_REF
-    assert read("index-v2").refer(INDEX) == INDEX_REF
+    assert read("index-v2").refer(INDEX) == OLD_INDEX_REF
+    assert read("index-v2-highest").refer(INDEX) == INDEX_REF
+
+
+@pytest.mark.parametrize(("node", "ref"), [("segment-v2", OLD_SEGMENT_REF), ("index-v2-highest", OLD_INDEX_REF)])
+def test_reference_of_an_earlier_release_stands_for_its_node(node: str, ref: Ref) -> None:
+    assert read(node).is_behind(ref)

@@ -120,7 +120,7 @@ class Storm:
         seed: int,
         *,
         profile: str = "native",
-        weather: Weather = Weather(),  # noqa: B008 - frozen
+        weather: Weather = Weather(),
         options: Collection[dict[str, Any]] = ({},),
         direct: dict[str, Any] | None = None,
         pace: float = 1.0,
