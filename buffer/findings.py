@@ -22,8 +22,7 @@ class Severity(IntEnum):
     """The worst that was found."""
 
     OK = 0
-    ORPHANS = 1
-    """Objects that the manifest does not list: uploads under way, or garbage that a collection will delete."""
+    """Everything that is listed can be read. There may be orphans: uploads under way, or what a collection deletes."""
     DAMAGE = 2
     """Something that is listed cannot be read, or not as it was written."""
     UNREADABLE = 3
@@ -32,7 +31,6 @@ class Severity(IntEnum):
 
 _VERDICTS: Final = {
     Severity.OK: "ok",
-    Severity.ORPHANS: "ok, with orphans",
     Severity.DAMAGE: "DAMAGED",
     Severity.UNREADABLE: "NOT ALL COULD BE READ",
 }
@@ -100,7 +98,7 @@ class VerifyReport:
             return Severity.UNREADABLE
         if self.missing or self.corrupt or self.contradictory:
             return Severity.DAMAGE
-        return Severity.ORPHANS if self.orphaned else Severity.OK
+        return Severity.OK
 
     def as_json(self) -> dict[str, Any]:
         """The report as plain values."""

@@ -168,7 +168,7 @@ def hold_uploads(
     clock = clock or SystemClock()
 
     def wanted(head: Head) -> Hold:
-        return Hold(None, max(head.gc_floor, names.at_time(clock.now_ms())), 0, purpose)
+        return Hold(None, max(head.lowest_new_name, names.at_time(clock.now_ms())), 0, purpose)
 
     lease = _Lease(queue, ttl, clock)
     return HeldUploads(lease, lease.take(wanted).holds[lease.hold_id].floor or names.LOWEST)

@@ -110,6 +110,8 @@ class BufferStats:
     unnamed: GroupStats | None
     """The unnamed consumer; None if there never was one."""
     holds: tuple[HoldStats, ...]
+    lasting_writers: int = 0
+    """Producers with a lasting name whose last number is remembered."""
 
     @property
     def readers(self) -> tuple[GroupStats, ...]:
@@ -136,6 +138,7 @@ class Total:
     bytes_per_second: float | None
     writes: int | None
     dropped: int
+    lasting_writers: int
     groups: tuple[GroupStats, ...]
     """The unnamed consumer, of an empty name, and every group. Of several partitions, lags are sums and `lag_seconds`
     the longest; they have no sequence in common, so `acked` is None, and `epoch` is the highest."""
@@ -228,6 +231,7 @@ class Observer:
             groups=() if head is None else self._describe_groups(head, now_ms),
             unnamed=self._describe_unnamed(state, now_ms),
             holds=() if head is None else _describe_holds(head, now_ms),
+            lasting_writers=0 if head is None else head.lasting_writers,
         )
 
     def _describe_groups(self, head: Head, now_ms: int) -> tuple[GroupStats, ...]:
@@ -311,6 +315,7 @@ def total(parts: Sequence[BufferStats]) -> Total:
         bytes_per_second=_sum(part.bytes_per_second for part in parts),
         writes=_sum(part.writes for part in parts),
         dropped=sum(part.dropped for part in parts),
+        lasting_writers=sum(part.lasting_writers for part in parts),
         groups=parts[0].readers
         if len(parts) == 1
         else tuple(

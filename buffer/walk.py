@@ -15,6 +15,8 @@ from forebay.buffer.manifest import Head, Manifest
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.segments import ref_at
 from forebay.buffer.manifest.state import CURSORS
+from forebay.buffer.manifest.writers import FOLDER as WRITERS
+from forebay.buffer.manifest.writers import bucket_key
 from forebay.buffer.names import LOWEST, ulid_in
 
 if TYPE_CHECKING:
@@ -61,7 +63,8 @@ class Walk:
                 self._find("corrupt", self._queue.manifest_path, str(error))
         if isinstance(state, Head):
             self._check_readers(state)
-        self._name_orphans(floor)
+            self._check_writers(state)
+        self._name_orphans(state)
         return self._report(state)
 
     def _report(self, state: State | None) -> VerifyReport:
@@ -86,7 +89,7 @@ class Walk:
 
     def _ours(self) -> Iterator[ObjectInfo]:
         """Everything that forebay may have put there, by its name."""
-        for folder in (self._data_prefix, SEGMENTS):
+        for folder in (self._data_prefix, SEGMENTS, WRITERS):
             for found in self._store.list(f"{folder}/"):
                 name = found.key.removeprefix(f"{folder}/")
                 if "/" not in name and ulid_in(name) is not None:
@@ -226,12 +229,25 @@ class Walk:
         if head.owner is not None and head.owner.acked is not None:
             self._check_frontier(head, self._queue.manifest_path, head.owner.acked)
 
+    def _check_writers(self, head: Head) -> None:
+        for number, bucket in sorted(head.writer_buckets.items()):
+            key = bucket_key(bucket.name)
+            self._inventory.mark(key)
+            try:
+                self._queue.buckets.load(head, number)
+            except NotFound:
+                if self._fresh_head().writer_buckets.get(number) == bucket:
+                    self._find("missing", key, "the writers in it are forgotten: their repeats would be stored again")
+            except Corrupt as error:
+                self._find("corrupt", key, str(error))
+
     def _check_frontier(self, head: Head, key: str, acked: int) -> None:
         if acked + 1 < head.first_sequence and not head.dropped:
             what = f"acknowledged through {acked}, but trimmed up to {head.first_sequence} without retention"
             self._find("contradictory", key, what)
 
-    def _name_orphans(self, floor: str) -> None:
+    def _name_orphans(self, state: State) -> None:
+        floor = state.lowest_new_name if isinstance(state, Head) else LOWEST
         self._counts["orphaned"] = left = self._inventory.unmarked
         if not left:
             return

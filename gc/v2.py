@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from forebay.buffer.errors import Corrupt, NotFound, Timeout
 from forebay.buffer.manifest import Head
-from forebay.buffer.manifest.head import KEPT_LASTING, NodeNeeded
+from forebay.buffer.manifest.head import NodeNeeded
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.writers import FOLDER as WRITERS
 from forebay.buffer.manifest.writers import bucket_key
@@ -107,7 +107,7 @@ class CollectionV2:
             self._note_swept(end)
 
     def _delete_old_buckets(self, head: Head, sweep: Sweep) -> None:
-        if head.lasting_writers >= KEPT_LASTING:  # with fewer of them, nobody has made a bucket
+        if head.lasting_writers:  # without any, nobody has made a bucket
             in_use = {bucket_key(bucket.name) for bucket in head.writer_buckets.values()}
             sweep.delete_unreachable(WRITERS, LOWEST, head.reference_floor, lambda _first, _last: in_use)
 

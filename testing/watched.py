@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from forebay.buffer.groups import Cursor, cursor_key
 from forebay.buffer.manifest.envelope import unpack
-from forebay.buffer.manifest.head import Head, Node, read_node
+from forebay.buffer.manifest.head import LASTING, Head, Node, read_node, read_writer_node
 from forebay.buffer.manifest.state import CURSORS, read_state
 from forebay.buffer.manifest.v1 import Manifest
+from forebay.buffer.manifest.writers import bucket_key
 from forebay.buffer.names import ulid_in
 from forebay.buffer.store.base import Applied, Data, ObjectInfo, ObjectStore, Outcome, StoredObject
 
@@ -57,6 +58,7 @@ class WatchedStore(ObjectStore):
         self._cursors: dict[str, Cursor] = {}
         self._nodes: dict[str, Node] = {}
         self._reachable: set[str] = set()
+        self._writer_numbers: dict[str, int] = {}
 
     # The store
 
@@ -102,8 +104,15 @@ class WatchedStore(ObjectStore):
                 self._check(key not in self._live_cursors(), f"{key} was deleted and its group is there")
                 self._cursors.pop(key, None)
             else:
+                self._check_free_to_delete(key)
                 self.deleted.add(key)
         return self.inner.delete(keys)
+
+    def _check_free_to_delete(self, key: str) -> None:
+        name = ulid_in(key)
+        if name is not None and self.head is not None:
+            floor = self.head.lowest_new_name
+            self._check(name < floor, f"{key} was deleted, and it may yet be listed: the floor is {floor}")
 
     # What a test may ask
 
@@ -151,6 +160,8 @@ class WatchedStore(ObjectStore):
             self._check(new.next_sequence >= old.next_sequence, f"sequences went back to {new.next_sequence}")
             self._check(new.first_sequence >= old.first_sequence, f"what was trimmed at {old.first_sequence} came back")
             self._check(new.gc_floor >= old.gc_floor, f"the floor went down from {old.gc_floor} to {new.gc_floor}")
+            floors = (old.reference_floor, new.reference_floor)
+            self._check(floors[1] >= floors[0], f"the reference floor went down from {floors[0]} to {floors[1]}")
             self._check_owner(old, new)
             self._check_writers(old, new)
             self._check_trim(old, new)
@@ -161,7 +172,7 @@ class WatchedStore(ObjectStore):
 
     def _check_entries(self, new: Head) -> None:
         """Contiguous, each location at one place for ever, nothing missing, nothing below the floor."""
-        self._reachable = set()
+        before, self._reachable = self._reachable, set()
         at = new.refs[0].first_sequence if new.refs else new.tail_start
         self._check(at <= new.first_sequence, f"{new.first_sequence} is retained, but the lists begin at {at}")
         locations = [location for ref in new.refs for location in self._below(ref, new)]
@@ -173,6 +184,11 @@ class WatchedStore(ObjectStore):
             self._check(name is None or name >= new.gc_floor, f"{location} is listed below the floor {new.gc_floor}")
             if sequence >= new.first_sequence:
                 self._reachable.add(location)
+        self._check_lasting(new)
+        for key in self._reachable - before:
+            name = ulid_in(key)
+            floor = new.lowest_new_name
+            self._check(name is None or name >= floor, f"{key} is newly listed below the reference floor {floor}")
         present = {found.key for found in self.inner.list()}
         self._check(self._reachable <= present, f"reachable and missing: {sorted(self._reachable - present)}")
 
@@ -193,7 +209,7 @@ class WatchedStore(ObjectStore):
         if key not in self._nodes:
             self._nodes[key] = read_node(self.inner.get(key).data, key)
         node = self._nodes[key]
-        self._check(node.refer(ref.name) == ref, f"{key} is not what the reference says")
+        self._check(node.is_behind(ref), f"{key} is not what the reference says")
         for child in node.refs:
             yield from self._below(child, head)
         for entry in node.entries:
@@ -228,6 +244,19 @@ class WatchedStore(ObjectStore):
         for writer_id in old.writers.keys() & new.writers.keys():
             before, after = old.writers[writer_id].number, new.writers[writer_id].number
             self._check(after >= before, f"writer {writer_id} went back from {before} to {after}")
+
+    def _check_lasting(self, new: Head) -> None:
+        """Lasting writers are known for ever, in the head or in a bucket, and their numbers only grow."""
+        numbers: dict[str, int] = {}
+        for bucket in new.writer_buckets.values():
+            key = bucket_key(bucket.name)
+            self._reachable.add(key)
+            self._check(key not in self.deleted, f"{key} is listed and was deleted before")
+            numbers |= read_writer_node(self.inner.get(key).data, key).numbers
+        numbers |= {known: writer.number for known, writer in new.writers.items() if known.startswith(LASTING)}
+        for known, number in self._writer_numbers.items():
+            self._check(numbers.get(known, -1) >= number, f"writer {known} had {number} and has {numbers.get(known)}")
+        self._writer_numbers = numbers
 
     def _check_groups(self, old: Head | None, new: Head) -> None:
         before = old.groups if old is not None else {}

@@ -313,7 +313,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         lasting = [known for known in self.writers if _is_lasting(known) and known != writer_id]
         if len(lasting) < 2 * KEPT_LASTING + turn * (KEPT_LASTING // 4):
             return {}
-        idle = sorted(lasting, key=lambda known: self.writers[known].revision)[:-KEPT_LASTING]
+        idle = sorted(lasting, key=lambda known: self.writers[known].revision)[: len(lasting) - KEPT_LASTING]
         fullest = Counter(map(bucket_of, idle)).most_common(_BUCKETS_AT_ONCE)
         return {
             bucket: {known: self.writers[known] for known in idle if bucket_of(known) == bucket}
@@ -391,10 +391,10 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         order = sorted(lately | {writer_id}, key=lambda known: _hash(f"{self.tail_start} {known}"))
         return min(order.index(writer_id), _SEAL_TURNS)
 
-    def seal(self, ref: Ref) -> Head:
+    def seal(self, ref: Ref, children: tuple[Ref, ...] = ()) -> Head:
         """The head with a stored node in the place of what it holds, or as it is if that no longer stands there.
 
-        The revision is left to the change that this goes with.
+        The revision is left to the change that this goes with. `children` are the references in an index node.
         """
         if ref.name < self.lowest_new_name:
             return self
@@ -402,17 +402,12 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
             if self.tail_start != ref.first_sequence or len(self.tail) < ref.count:
                 return self
             return replace(self, refs=(*self.refs, ref), tail=self.tail[ref.count :])
-        covered = [i for i, known in enumerate(self.refs) if ref.first_sequence <= known.first_sequence < ref.end]
-        below = [self.refs[i] for i in covered]
-        whole = (
-            below
-            and below[0].first_sequence == ref.first_sequence
-            and below[-1].end == ref.end
-            and all(known.level == ref.level - 1 for known in below)
-        )
-        if not whole:
+        first = next((i for i, known in enumerate(self.refs) if known.first_sequence == ref.first_sequence), 0)
+        end = first + len(children)
+        # The very same nodes: others that hold the same entries would be newly referred to, whatever their names.
+        if not children or self.refs[first:end] != children:
             return self
-        return replace(self, refs=(*self.refs[: covered[0]], ref, *self.refs[covered[-1] + 1 :]))
+        return replace(self, refs=(*self.refs[:first], ref, *self.refs[end:]))
 
     # The unnamed consumer
 

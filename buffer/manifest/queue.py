@@ -131,7 +131,7 @@ class Queue:
         self.writer_id = self.new_id() if writer_id is None else LASTING + check_name(writer_id, "writer_id")
         self.pace = Pace(self.writer_id)
         self._number = 0
-        self._buckets = WriterBuckets(store, clock=self._clock, random=self._random)
+        self.buckets = WriterBuckets(store, clock=self._clock, random=self._random)
         self._missing_bucket = ""
         self._seals: list[Callable[[Head], Head]] = []
         self._attributes = {"buffer": store.url, "role": role}
@@ -311,7 +311,7 @@ class Queue:
             return writer
         bucket = bucket_of(self.writer_id)
         try:
-            number = self._buckets.load(head, bucket).get(self.writer_id)
+            number = self.buckets.load(head, bucket).get(self.writer_id)
         except NotFound as error:
             name = head.writer_buckets[bucket].name
             if name == self._missing_bucket:
@@ -344,12 +344,12 @@ class Queue:
         for _ in range(_MOST_STALE_READS):
             head = self._as_head(self.read_existing())
             before = head.writer_buckets.get(bucket)
-            numbers = self.look_through(lambda head: dict(self._buckets.load(self._as_head(head), bucket)), head)
+            numbers = self.look_through(lambda head: dict(self.buckets.load(self._as_head(head), bucket)), head)
             if writer_id not in head.writers and writer_id not in numbers:
                 return False
             after = before
             if numbers.pop(writer_id, None) is not None:
-                after = self._buckets.save(head, bucket, numbers) if numbers else None
+                after = self.buckets.save(head, bucket, numbers) if numbers else None
 
             def is_mine(head: Head, after: Bucket | None = after) -> bool:
                 return writer_id not in head.writers and head.writer_buckets.get(bucket) == after
@@ -365,7 +365,7 @@ class Queue:
 
         def find(head: State) -> dict[str, int]:
             head = self._as_head(head)
-            sealed = [self._buckets.load(head, bucket) for bucket in head.writer_buckets]
+            sealed = [self.buckets.load(head, bucket) for bucket in head.writer_buckets]
             in_head = {known: w.number for known, w in head.writers.items() if known.startswith(LASTING)}
             found = {known: number for numbers in sealed for known, number in numbers.items()} | in_head
             return {known.removeprefix(LASTING): found[known] for known in sorted(found)}
@@ -445,11 +445,11 @@ class Queue:
         try:
             while len(self._seals) < _MOST_SEALS and (node := head.plan_seal(heavy=heavy, turn=turn)) is not None:
                 ref = self.segments.store_node(node, above=head.lowest_new_name)
-                head = self._seal(head, partial(Head.seal, ref=ref))
+                head = self._seal(head, partial(Head.seal, ref=ref, children=node.refs))
             for bucket, idle in head.plan_writer_seal(self.writer_id, turn=turn).items():
                 before = head.writer_buckets.get(bucket)
-                numbers = {**self._buckets.load(head, bucket), **{known: w.number for known, w in idle.items()}}
-                after = self._buckets.save(head, bucket, numbers)
+                numbers = {**self.buckets.load(head, bucket), **{known: w.number for known, w in idle.items()}}
+                after = self.buckets.save(head, bucket, numbers)
                 seal = partial(Head.seal_writers, bucket=bucket, before=before, after=after, idle=idle)
                 head = self._seal(head, seal)
         except (StoreError, Corrupt):

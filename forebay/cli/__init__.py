@@ -37,6 +37,7 @@ _COMMANDS: Final = {
     "ls": ("stat", "list the buffers and topics in a folder"),
     "stat": ("stat", "show depth, bytes, rate and the lag of every group"),
     "groups": ("groups", "list, create, reset and delete named readers"),
+    "writers": ("writers", "list and forget lasting writers"),
     "manifest": ("manifest", "dump a manifest as JSON"),
     "batch": ("manifest", "print the entries of one batch"),
     "gc": ("gc", "delete what every reader has read, and what nobody ever listed"),

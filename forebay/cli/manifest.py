@@ -49,7 +49,7 @@ def dump(target: Target, *, first: int | None) -> None:
         at = found[-1].sequence + 1
     shown: dict[str, Any] = {"url": queue.url, "version": 2 if isinstance(state, Head) else 1}
     if isinstance(state, Head):
-        shown["head"] = {**_named(state), "writers": len(state.writers)}
+        shown["head"] = {**_named(state), "writers": len(state.writers), "lasting_writers": state.lasting_writers}
         del shown["head"]["tail"]  # they are among the batches
     else:
         shown["epoch"] = state.epoch

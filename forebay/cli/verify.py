@@ -18,7 +18,10 @@ examples:
   forebay verify s3://lake/clicks
   forebay verify s3://lake/clicks --shallow --json
 
-Exit status: 0 all is well, 1 only orphans were found, 2 damage was found or wrong usage, 3 it, or a partition of it,
+Orphans are objects that the manifest does not list: uploads under way, or leftovers that a collection will delete.
+They are listed, and are no damage.
+
+Exit status: 0 everything listed is there and intact, 2 damage was found or wrong usage, 3 it, or a partition of it,
 could not be read."""
 )
 @takes_url

@@ -106,7 +106,7 @@ class Pin:
         now = self._clock.now_ms()
         found = head.holds.get(self._hold_id)
         if found is None:
-            found = Hold(None, max(head.gc_floor, names.at_time(now)), 0, PURPOSE)
+            found = Hold(None, max(head.lowest_new_name, names.at_time(now)), 0, PURPOSE)
         elif found.purpose == _ENDED:
             raise Fenced(f"{self._queue.url}: the job that this task belongs to has failed meanwhile")
         elif found.expires_ms - now > self._lease_ms // 2:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from forebay.buffer import names
 from forebay.buffer.consumer import Consumer
@@ -59,7 +60,7 @@ class Log:
         """Append as a producer does, with everything sealed that is due."""
         head = self.head
         while (node := head.plan_seal()) is not None:
-            head = head.seal(self.segments.store_node(node, above=head.gc_floor))
+            head = head.seal(self.segments.store_node(node, above=head.lowest_new_name), node.refs)
         group = tuple(self.new_batch(counted=counted) for _ in range(count))
         self.keep(head.append(group, "w", len(self.appended) + 1))
         for batch in group:
@@ -186,9 +187,12 @@ def test_index_node_goes_in_only_over_exactly_its_references() -> None:
     log.trim(1)
     children = log.head.refs
     assert [ref.level for ref in children[:FANOUT]] == [0] * FANOUT
-    assert log.head.seal(whole).refs == (whole, *children[FANOUT:]), "its children stand there again"
+    below = children[:FANOUT]
+    assert log.head.seal(whole, below).refs == (whole, *children[FANOUT:]), "its children stand there again"
+    other = (*below[:-1], replace(below[-1], name=names.at_time(NOW)))
+    assert log.head.seal(whole, other) is log.head, "another node holds the same entries"
     log.trim(KEPT_ENTRIES)
-    assert log.head.seal(whole) is log.head, "one of them is gone"
+    assert log.head.seal(whole, below) is log.head, "one of them is gone"
 
 
 def test_trim_through_a_node_asks_for_it() -> None:

@@ -92,6 +92,7 @@ class BufferMachine(RuleBasedStateMachine):
     def begin(self, seed: int, backlog: int, forgetful: bool) -> None:
         self.random.seed(seed)
         head.MAX_WRITERS = 2 if forgetful else 256  # type: ignore[misc]
+        head.KEPT_LASTING = 0 if forgetful else 1  # type: ignore[misc]
         for clock in self.clocks[1:]:
             if self.random.random() < 0.4:
                 clock.step_wall(self.random.choice(JUMPS))
@@ -489,7 +490,8 @@ class BufferMachine(RuleBasedStateMachine):
         clock = ManualClock(self.store_clock.now_ms())
         Collector(self.store, grace=GRACE, clock=clock, random=self.random).collect_once()
         assert self.store.head.count == 0
-        left = [name for found in self.store.list() if (name := names.ulid_in(found.key))]
+        in_use = {bucket.name for bucket in self.store.head.writer_buckets.values()}
+        left = {name for found in self.store.list() if (name := names.ulid_in(found.key))} - in_use
         assert all(name >= self.store.head.gc_floor for name in left), "what is below the floor was not swept"
         levels = [node.level for node in self.store._nodes.values()]
         self.seen["segments"] += levels.count(0)

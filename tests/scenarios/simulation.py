@@ -133,11 +133,14 @@ def whole_cast(simulation: Simulation) -> list[Process]:
         Consuming(simulation, "etl 1", "etl"),
         Collecting(simulation, "collector 1"),
     ]
-    lasting = Input()
+    lasting = Input("lasting")
     others: list[Callable[[], Process]] = [
         lambda: Producing(simulation, "producer 2"),
         lambda: Lasting(simulation, "lasting 1", lasting),
         lambda: Lasting(simulation, "lasting 2", lasting),
+        lambda: Lasting(simulation, "pod-a 1", Input("pod-a")),
+        lambda: Lasting(simulation, "pod-b 1", Input("pod-b")),
+        lambda: Lasting(simulation, "pod-c 1", Input("pod-c")),
         lambda: Loading(simulation, "job"),
         lambda: Consuming(simulation, "consumer 2", None),
         lambda: Consuming(simulation, "etl 2", "etl"),

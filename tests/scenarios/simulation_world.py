@@ -298,7 +298,8 @@ class Simulation:
         Collector(self.store, grace=GRACE, clock=clock, random=self.random).collect_once()
         assert self.store.head is not None
         assert self.store.head.count == 0, "what everyone has read was not trimmed"
-        left = [name for found in self.store.list() if (name := ulid_in(found.key))]
+        in_use = {bucket.name for bucket in self.store.head.writer_buckets.values()}
+        left = {name for found in self.store.list() if (name := ulid_in(found.key))} - in_use
         assert all(name >= self.store.head.gc_floor for name in left), "what is below the floor was not swept"
 
     def _observe(self) -> None:
@@ -381,7 +382,7 @@ def place_of(consumer: Consumer, found: list[BatchDescriptor]) -> int:
 def small_limits(*, forgetful: bool) -> Iterator[None]:
     """Segments of one or two entries, few writers remembered, no threads that renew holds, no log."""
     kept = [(module, name, getattr(module, name)) for module, name in LIMITS]
-    settings = (1, 2, 2 if forgetful else 256, NoThread, 1, 2)
+    settings = (1, 2, 2 if forgetful else 256, 0 if forgetful else 1, NoThread, 1, 2)
     for (module, name), value in zip(LIMITS, settings, strict=True):
         setattr(module, name, value)
     logging.disable(logging.CRITICAL)
@@ -395,6 +396,7 @@ def small_limits(*, forgetful: bool) -> Iterator[None]:
 
 _migrate = sys.modules[migrate.__module__]
 LIMITS = (
-    *((head, "KEPT_ENTRIES"), (head, "FANOUT"), (head, "MAX_WRITERS"), (holds, "Thread")),
+    *((head, "KEPT_ENTRIES"), (head, "FANOUT"), (head, "MAX_WRITERS"), (head, "KEPT_LASTING")),
+    (holds, "Thread"),
     *((_migrate, "KEPT_ENTRIES"), (_migrate, "FANOUT")),
 )

@@ -11,7 +11,7 @@ from forebay.buffer.coordinator import DeltaRejected, Stamped
 from forebay.buffer.errors import Unknown
 from forebay.buffer.filling import Filled, Filling, check_call
 from forebay.buffer.holds import HeldUploads, hold_uploads
-from forebay.buffer.manifest import BelowFloor, Queue
+from forebay.buffer.manifest import BelowFloor, Head, Queue
 from forebay.buffer.register import Limits
 from forebay.buffer.upload import BatchStorage, BatchUploader, Uploaded
 
@@ -104,7 +104,8 @@ class Producing(Writing):
 class Input:
     """What writers of one name have to write, in order; it stays, wherever their processes are."""
 
-    def __init__(self) -> None:
+    def __init__(self, writer: str) -> None:
+        self.writer = writer
         self.read = 0
         self.pending: dict[int, tuple[str, Answer]] = {}
         """By number, what is not known to be durable."""
@@ -129,10 +130,10 @@ class Lasting(Writing):
             return
         for _ in range(self.random.choice((1, 1, 2))):
             self.input.read += 1
-            value = f"lasting-{self.input.read}"
+            value = f"{self.input.writer}-{self.input.read}"
             self.input.pending[self.input.read] = (
                 value,
-                self.simulation.journal.call("append", "lasting", value=value),
+                self.simulation.journal.call("append", self.input.writer, value=value),
             )
         last = self.input.read
         batches = [self.fill((value, number)) for number, (value, _) in self.input.pending.items()]
@@ -142,9 +143,12 @@ class Lasting(Writing):
             self.answer_through(last)
 
     def open(self) -> None:
-        queue = self.open_queue("lasting")
+        queue = self.open_queue(self.input.writer)
         try:
             self.answer_through(queue.resume())
+            head = queue.last_seen()
+            was_sealed = isinstance(head, Head) and queue.writer_id not in head.writers and queue.find_writer(head)
+            self.simulation.seen["lasting writers found in a bucket"] += bool(was_sealed)
         except EXPECTED:
             return
         self.uploader = self.open_uploader(queue)

@@ -84,16 +84,17 @@ def test_invariants_hold_in_a_long_run_of_new_examples() -> None:
 
 def append_below_the_floor(patch: pytest.MonkeyPatch) -> None:
     checked = Head.append
-    patch.setattr(Head, "append", lambda self, *what: ignore_floor(checked, self, *what))
+    patch.setattr(Head, "append", lambda self, *what, **more: ignore_floor(checked, self, *what, **more))
 
 
 def seal_below_the_floor(patch: pytest.MonkeyPatch) -> None:
     checked = Head.seal
-    patch.setattr(Head, "seal", lambda self, *what: ignore_floor(checked, self, *what))
+    patch.setattr(Head, "seal", lambda self, *what, **more: ignore_floor(checked, self, *what, **more))
 
 
-def ignore_floor(change: Callable[..., Head], of: Head, *what: Any) -> Head:
-    return replace(change(replace(of, gc_floor=names.LOWEST), *what), gc_floor=of.gc_floor)
+def ignore_floor(change: Callable[..., Head], of: Head, *what: Any, **more: Any) -> Head:
+    changed = change(replace(of, gc_floor=names.LOWEST, reference_floor=names.LOWEST), *what, **more)
+    return replace(changed, gc_floor=of.gc_floor, reference_floor=of.reference_floor)
 
 
 def append_again_without_looking_for_the_own_number(patch: pytest.MonkeyPatch) -> None:

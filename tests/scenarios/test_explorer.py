@@ -138,8 +138,8 @@ def step_writer(state: State, number: int) -> Iterator[State]:
                 yield state.become(number, actor._replace(at="write"))
                 return
             for ahead in (False, True):
-                name = mint(state, decode(actor.seen).gc_floor, ahead=ahead)
-                sealed = actor._replace(at="write", memory=(actor.memory[0], node.refer(name)))
+                name = mint(state, decode(actor.seen).lowest_new_name, ahead=ahead)
+                sealed = actor._replace(at="write", memory=(actor.memory[0], (node.refer(name), node.refs)))
                 stored = (f"segments/{name}.segment", pack(node))
                 yield state.become(number, sealed, objects=state.objects | {stored})
         case "write":
@@ -147,7 +147,7 @@ def step_writer(state: State, number: int) -> Iterator[State]:
             seen = decode(actor.seen)
             batch = NewBatch(location, (Metadata(0, 0, writer_id.encode()),))
             try:
-                new = (seen if ref is None else seen.seal(ref)).append((batch,), writer_id, 1)
+                new = (seen if ref is None else seen.seal(*ref)).append((batch,), writer_id, 1)
             except BelowFloor as refused:
                 yield state.become(number, actor._replace(at="upload", memory=(refused.floor,)))
                 return
@@ -198,15 +198,13 @@ def step_collector(state: State, number: int) -> Iterator[State]:
         case "write":
             seen = decode(actor.seen)
             new = collect(seen, state)
-            listed = actor._replace(at="list", memory=((new or seen).gc_floor,))
+            listed = actor._replace(at="list", memory=((new or seen).to_bytes(),))
             if new is None:
                 yield state.become(number, listed)
             else:
                 yield from write(state, number, new, listed, actor._replace(at="look"))
         case "list":
-            (floor,) = actor.memory
-            victims = tuple(sorted(key for key, _ in state.objects if (ulid_in(key) or "Z") < floor))
-            yield state.become(number, actor._replace(at="delete", memory=victims))
+            yield state.become(number, actor._replace(at="delete", memory=victims_of(decode(*actor.memory), state)))
         case "delete":
             if not actor.memory:
                 yield state.become(number, actor._replace(at="done", seen=b""))
@@ -215,6 +213,25 @@ def step_collector(state: State, number: int) -> Iterator[State]:
             objects = frozenset(stored for stored in state.objects if stored[0] != victim)
             deleting = actor._replace(memory=tuple(rest))
             yield state.become(number, deleting, objects=objects, deleted=state.deleted | {victim})
+
+
+def victims_of(written: Head, state: State) -> tuple[str, ...]:
+    """What a collector deletes that wrote this head: all below one floor; below the other, what cannot be reached."""
+    objects = dict(state.objects)
+    reachable = {entry.location for entry in written.tail}
+    floor = written.reference_floor
+    refs = list(written.refs)
+    while refs:
+        key = f"segments/{refs[-1].name}.segment"
+        refs.pop()
+        if key not in objects:  # another collector was faster: what can be reached is not known any more
+            floor = written.gc_floor
+            continue
+        node = read_node(objects[key], key)
+        reachable |= {key, *(entry.location for entry in node.entries)}
+        refs += node.refs
+    floors = ((key, written.gc_floor if key in reachable else floor) for key in objects)
+    return tuple(sorted(key for key, floor in floors if (ulid_in(key) or "Z") < floor))
 
 
 def collect(seen: Head, state: State) -> Head | None:
@@ -252,6 +269,7 @@ def check(before: State, state: State) -> None:
     """rfcs/0005's invariants, of a state and of the way that led to it."""
     now, was = decode(state.head), decode(before.head)
     assert now.gc_floor >= was.gc_floor, "the floor went down"
+    assert now.reference_floor >= was.reference_floor, "the reference floor went down"
     assert state.log[: len(before.log)] == before.log, "what was listed changed"
     assert len({location for location, _ in state.log}) == len(state.log), "a location is listed twice"
     payloads = [payload for _, payload in state.log]
@@ -347,10 +365,10 @@ class Family(NamedTuple):
 
 
 FAMILIES = [
-    Family(("sealer", "consumer", "collector"), waiting=2, faults=1, states=61_652),
+    Family(("sealer", "consumer", "collector"), waiting=2, faults=1, states=61_204),
     Family(("consumer", "rival", "writer"), waiting=1, faults=1, states=6_603),
     Family(("sealer1", "sealer2"), waiting=3, faults=1, states=5_641),
-    Family(("sealer", "consumer", "collector1", "collector2"), waiting=1, faults=0, states=40_929),
+    Family(("sealer", "consumer", "collector1", "collector2"), waiting=1, faults=0, states=39_612),
 ]
 LARGE_FAMILIES = [
     Family(("writer1", "sealer2", "collector"), waiting=2, faults=1, states=132_079),
@@ -379,8 +397,8 @@ def test_explorer_finds_what_the_floor_check_prevents(guarded: str, monkeypatch:
     checked = getattr(Head, guarded)
 
     def unchecked(self: Head, *what: Any) -> Head:
-        changed = checked(msgspec.structs.replace(self, gc_floor=LOWEST), *what)
-        return msgspec.structs.replace(changed, gc_floor=self.gc_floor)
+        changed = checked(msgspec.structs.replace(self, gc_floor=LOWEST, reference_floor=LOWEST), *what)
+        return msgspec.structs.replace(changed, gc_floor=self.gc_floor, reference_floor=self.reference_floor)
 
     monkeypatch.setattr(Head, guarded, unchecked)
     with pytest.raises(AssertionError, match="below the floor"):
