@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, Timeout, Unavailable, Unknown
+from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Head, Manifest, PlaceConsumed, Queue
 from forebay.buffer.manifest.head import Hold
 from forebay.buffer.model import NewBatch
@@ -294,3 +295,19 @@ def test_manifest_deleted_while_in_use_is_corrupt_and_not_empty(profile: Any) ->
         with pytest.raises(Corrupt, match="was there and is gone"):
             call()
     assert list(store.list()) == []
+
+
+def test_manifest_deleted_before_an_idle_producer_writes_is_not_made_anew() -> None:
+    """It has never seen the manifest, and found nothing left of one when it was opened."""
+    store = MemoryStore("memory://deleted-before-idle")
+    idle = open_queue(store)
+    idle.read()
+    other = open_queue(store)
+    GroupReader(other, "etl").claim()
+    other.append(batches("a"))
+    store.delete(["manifest"])
+    with pytest.raises(Corrupt, match="the manifest was deleted"):
+        idle.append(batches("b"))
+    with pytest.raises(Corrupt, match="the manifest was deleted"):
+        idle.claim()
+    assert [found.key for found in store.list("manifest")] == []
