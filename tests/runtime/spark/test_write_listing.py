@@ -12,7 +12,7 @@ from write_job import entries_in, head_of, job_on, new_store, rows, run_task
 from forebay.buffer import names
 from forebay.buffer.errors import Corrupt, Fenced, ForebayError, InvalidInput, Unavailable, Unknown
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.head import MAX_WRITERS
+from forebay.buffer.manifest.head import KEPT_LASTING
 from forebay.buffer.model import NewBatch
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.base import InDoubt
@@ -344,11 +344,20 @@ def test_lease_that_runs_out_during_an_epoch_fails_it_and_the_replay_writes_it()
 def test_writer_that_the_manifest_has_forgotten_is_told_so_and_repeats_nothing() -> None:
     store = new_store()
     die_after_recording(store)
-    for number in range(MAX_WRITERS):
-        Queue(store, writer_id=f"lasting-{number}").register_writer()
-    with pytest.raises(Unknown, match="has forgotten the stream writer 'etl'"):
+    assert Queue(store).forget_writer("spark.etl")
+    with pytest.raises(Unknown, match="does not know the stream writer 'etl' any more"):
         write_epoch(store, 0)
     assert written(store) == []
+
+
+def test_epoch_of_a_writer_that_was_moved_out_of_the_head_is_listed_once() -> None:
+    store = new_store()
+    die_after_recording(store)
+    for number in range(4 * KEPT_LASTING):
+        Queue(store, writer_id=f"lasting-{number}").register_writer()
+    write_epoch(store, 0)
+    write_epoch(store, 0)
+    assert written(store) == expected(0)
 
 
 def test_damaged_record_is_corrupt_and_nothing_is_appended() -> None:
