@@ -13,7 +13,7 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.errors import Backpressure, Corrupt, Timeout, Unknown
 from forebay.buffer.findings import Severity
 from forebay.buffer.manifest import Head, Queue, head
-from forebay.buffer.manifest.head import KEPT_LASTING, WRITER_BUCKETS, bucket_of
+from forebay.buffer.manifest.head import KEPT_LASTING, WRITER_BUCKETS, Bucket, Writer, bucket_of
 from forebay.buffer.model import NewBatch
 from forebay.buffer.producer import Producer
 from forebay.buffer.register import Limits
@@ -159,16 +159,19 @@ def test_writer_that_was_removed_with_an_append_in_doubt_is_told_that_nobody_kno
         open_queue(watched, "orders").append([NewBatch("data/1")], number=7)
 
 
-def test_writer_that_appends_while_it_is_being_sealed_keeps_its_number(store: MemoryStore) -> None:
-    busy = open_queue(store, "busy")
-    busy.append([NewBatch("data/0")])
-    register(store, 0, 2 * KEPT_LASTING - 1)
-    sealer = open_queue(store, "sealer")
-    sealer.read()
-    sealer._seal_if_due()
-    busy.append([NewBatch("data/1")])
-    sealer.register_writer()
-    assert open_queue(store, "busy").resume() == 2
+def test_writer_that_appends_while_it_is_being_sealed_keeps_its_number() -> None:
+    idle = {"=busy": Writer(1, 3), "=idle": Writer(4, 2)}
+    seen = Head("b" * 32, revision=5, writers=idle)
+    changed = seen.append((NewBatch("data/1"),), "=busy", 2)
+    sealed = changed.seal_writers(0, None, Bucket(names.at_time(1), 2), idle)
+    assert sealed.writers == {"=busy": Writer(2, 6, sealed=True)}
+    assert sealed.lasting_writers == 2
+
+
+def test_bucket_that_was_replaced_meanwhile_is_left_as_it_is() -> None:
+    """It holds writers that the one made from the older bucket lacks."""
+    seen = Head("b" * 32, writers={"=a": Writer(1, 3)}, writer_buckets={0: Bucket(names.at_time(2), 7)})
+    assert seen.seal_writers(0, None, Bucket(names.at_time(3), 1), seen.writers) is seen
 
 
 def test_two_that_seal_one_bucket_lose_no_writer(store: MemoryStore) -> None:

@@ -142,7 +142,7 @@ def test_job_whose_clock_is_behind_holds_a_floor_that_it_can_list_at(pool: Any) 
 
 
 def test_producers_that_share_a_manifest_leave_few_unused_segments() -> None:
-    """They append in turn, each on a head that it has just read: all of them see when the tail is full."""
+    """All of them see at once when the tail is full, and store what they would seal before any of them appends."""
     clock = ManualClock()
     store = MemoryStore("memory://taking-turns", clock=clock)
     random = Random(5)
@@ -150,6 +150,7 @@ def test_producers_that_share_a_manifest_leave_few_unused_segments() -> None:
     for number in range(40 * KEPT_ENTRIES):
         for queue in queues:
             queue.read()
+            queue._seal_if_due()
         queues[number % 3].append([NewBatch(f"data/{number}")])
         clock.advance(0.01)
     report = verify(store, deep=False)

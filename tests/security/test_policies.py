@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import count, islice
 from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
+from msgspec.structs import replace
 
 import forebay
 from forebay.buffer import read_range
@@ -29,6 +31,7 @@ from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.findings import Severity
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.head import KEPT_ENTRIES, KEPT_LASTING, Writer, bucket_of
 from forebay.buffer.model import Facts, NewBatch
 from forebay.buffer.names import mint
 from forebay.buffer.store import ObjectStore, open_store
@@ -41,8 +44,10 @@ from forebay.testing.servers import SeaweedServer
 SECURITY = Path(__file__).parents[2] / "SECURITY.md"
 ACTIONS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject")
 BUCKET = "lake"
-BATCHES = 130
+BATCHES = 4 * KEPT_ENTRIES
 """Enough for the next append to seal a segment."""
+LASTING_WRITERS = 4 * KEPT_LASTING
+"""Enough for the next append to seal some of them into a bucket."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +173,7 @@ def server() -> Iterator[SeaweedServer]:
 
 
 def fill(store: ObjectStore, *, sealed: bool) -> None:
-    """A buffer with batches, a segment, and the cursor of a group that is gone; all of it an hour old by name."""
+    """A buffer with batches, a segment, a bucket of writers, and an old cursor; all of it an hour old by name."""
     clock, random = ManualClock(SystemClock().now_ms() - 3_600_000), Random(1)
     data = encode_batch([b"x"], "none")
     facts = Facts(len(data), 5, 1, crc32c(data), 0, 0)
@@ -176,11 +181,22 @@ def fill(store: ObjectStore, *, sealed: bool) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda batch: store.put(batch.location, data), new))
     queue = Queue(store, clock=clock)
+    remember_writers(queue, 0)
     queue.append(new[:-1])
+    store.put(f"writers/{mint(clock, random)}.writers", b"replaced by another")
     if sealed:
         queue.append(new[-1:])
+    else:
+        remember_writers(queue, LASTING_WRITERS)
     read_all(store, "gone")
     Groups(store).delete("gone")
+
+
+def remember_writers(queue: Queue, first: int) -> None:
+    """Have the head hold lasting writers of one bucket."""
+    names = (f"={number}" for number in count() if bucket_of(f"={number}") == 0)
+    writers = {name: Writer(1, 0) for name in islice(names, first, first + LASTING_WRITERS)}
+    queue.change_head(lambda head: replace(head.touch(), writers={**head.writers, **writers}), lambda _head: False)
 
 
 def read_all(store: ObjectStore, group: str) -> None:
@@ -227,7 +243,7 @@ def test_role_does_its_job_with_its_rights_and_uses_every_one_of_them(server: Se
 @pytest.mark.parametrize("name", JOBS)
 def test_role_is_denied_everything_else(server: SeaweedServer, name: str) -> None:
     role = ROLES[name]
-    keys = ["manifest", "data/probe", "segments/probe", "cursors/etl/probe", "cursors/other/probe"]
+    keys = ["manifest", "data/probe", "segments/probe", "writers/probe", "cursors/etl/probe", "cursors/other/probe"]
     for folder in (role.folder, "elsewhere"):
         admin = open_store(f"s3://{BUCKET}/{folder}", server.storage_options)
         store = open_store(f"s3://{BUCKET}/{folder}", {**server.options_of(role.folder), "max_attempts": 1})
