@@ -363,7 +363,7 @@ class _Lease:
         # How old the last renewal is, only wall clocks can tell, and they may be wrong. So a ticket that seems fresh
         # starts a timer here; any other, even one from the future, means a look before the job goes on.
         is_fresh = abs(self._clock.now_ms() - ticket.renewed_ms) < self._ttl_ms / _RENEWALS_IN_A_TTL
-        self._note(ticket.renewals, self._clock.monotonic() - (0.0 if is_fresh else self._ttl))
+        self._note(ticket.renewals, self._clock.monotonic() - (0.0 if is_fresh else 2 * self._ttl))
         self._start_renewing()
 
     def hand_over(self) -> Ticket:

@@ -383,8 +383,8 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
     ) -> Head | None:
         """What the collector writes: trimmed below `point`, without expired holds, the floor raised towards `floor`.
 
-        `stamps` has the store's time for each hold that is stamped with it. The floor stops at the smallest name still reachable and at the floor of every hold left, and never goes down.
-        None if nothing would change.
+        The floor stops at the smallest name still reachable and at the floor of every hold left, and never goes down.
+        `stamps` has the store's time for each hold that is stamped with it. None if nothing would change.
 
         Raises:
             NodeNeeded: a node to trim through is not among those given.

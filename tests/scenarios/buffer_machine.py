@@ -420,7 +420,7 @@ class BufferMachine(RuleBasedStateMachine):
             self.seen["expired holds"] += len(done.expired_holds)
         if before is not None and plan is NOTHING:
             assert isinstance(done, CollectionReport)
-            early = [h for h in done.expired_holds if before.holds[h].expires_ms > self.store_clock.now_ms()]
+            early = [h for h in done.expired_holds if not before.holds[h].is_expired(self.store_clock.now_ms())]
             assert not early, f"holds were removed before they expired: {early}"
 
     def turn_over(self, who: int, much: int, plan: Plan) -> None:
