@@ -485,9 +485,12 @@ class BufferMachine(RuleBasedStateMachine):
             return
         for group in [None, *GROUPS]:
             self.drain(group)
-        self.store_clock.step_wall((2 * LATEST_MS - self.store_clock.now_ms()) / 1000)  # every hold has expired
-        clock = ManualClock(self.store_clock.now_ms())
-        Collector(self.store, grace=GRACE, clock=clock, random=self.random).collect_once()
+        self.store_clock.step_wall((2 * LATEST_MS - self.store_clock.now_ms()) / 1000)
+        for _ in range(2):  # the first stamps the holds that are left, the second removes them
+            self.store_clock.step_wall(2 * TTL)
+            clock = ManualClock(self.store_clock.now_ms())
+            Collector(self.store, grace=GRACE, clock=clock, random=self.random).collect_once()
+        assert self.store.head.holds == {}
         assert self.store.head.count == 0
         left = [name for found in self.store.list() if (name := names.ulid_in(found.key))]
         assert all(name >= self.store.head.gc_floor for name in left), "what is below the floor was not swept"
