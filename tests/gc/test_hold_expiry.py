@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 
@@ -44,10 +44,8 @@ def held_by(pool: Any, clock: ManualClock, store: Any = None) -> Iterator[HeldRa
     try:
         yield held
     finally:
-        try:
+        with suppress(Fenced):
             held.close()
-        except Fenced:
-            pass
 
 
 def renew(pool: Any, held: HeldRange, clock: ManualClock) -> None:

@@ -1,4 +1,4 @@
-"""What an older release makes of heads that this one writes: it reads them, or refuses them; it never loses anything."""
+"""What an older release makes of heads that this one writes: it reads or refuses them, and never loses anything."""
 
 from __future__ import annotations
 
