@@ -54,13 +54,7 @@ class CollectionV2:
         def change(head: Head) -> Head | None:
             self._check(head)
             decision = decide(
-                head,
-                self._frontiers,
-                now_ms=now_ms,
-                grace=grace,
-                retention=retention,
-                nodes=self._nodes,
-                seen=seen,
+                head, self._frontiers, now_ms=now_ms, grace=grace, retention=retention, nodes=self._nodes, seen=seen
             )
             self._decision = decision
             return decision.after

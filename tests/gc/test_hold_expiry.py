@@ -238,6 +238,7 @@ def test_two_collectors_agree_on_one_stamp(pool: Any, call: int) -> None:
 @pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.OWN_RETRY, Fault.DROP, Fault.LATE])
 def test_stamp_whose_answer_is_lost_is_found_or_written_again(pool: Any, fault: Fault) -> None:
     fill(pool)
+    pool.collect()  # from now on there is nothing to write but the stamp
     with held_by(pool, clock_that_is_wrong_by(pool, 0)) as held:
         store = FaultyStore(pool.store, {0: fault}, only={"replace"})
         pool.collect(store)
