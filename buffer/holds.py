@@ -62,6 +62,14 @@ class Ticket(Struct, frozen=True):
     """When that process renewed it last, by its wall clock. Only a hint: if it is not recent, look before going on."""
 
 
+def check_ttl(value: Any, name: str) -> float:
+    """Return a time to live in seconds that a hold may have, or raise `InvalidInput` that names it."""
+    seconds = check_seconds(value, name)
+    if seconds > _MOST_SECONDS:
+        raise InvalidInput(f"{name} must be at most {_MOST_SECONDS:g} seconds, not {seconds:g}")
+    return seconds
+
+
 @overload
 def hold(
     url: str | ObjectStore,
@@ -330,9 +338,7 @@ class _Lease:
     """One hold in the head, and the thread that renews it."""
 
     def __init__(self, queue: Queue, ttl: float, clock: Clock) -> None:
-        ttl = check_seconds(ttl, "ttl")
-        if ttl > _MOST_SECONDS:
-            raise InvalidInput(f"ttl must be at most {_MOST_SECONDS:g} seconds, not {ttl:g}")
+        ttl = check_ttl(ttl, "ttl")
         self.queue = queue
         self.hold_id = queue.new_id()
         self.name = f"hold {self.hold_id} of {queue.url}"

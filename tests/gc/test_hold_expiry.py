@@ -17,6 +17,7 @@ import pytest
 from forebay.buffer.errors import Fenced
 from forebay.buffer.holds import HeldRange, KeptHold, Ticket, hold, hold_uploads, keep_hold
 from forebay.buffer.manifest.head import COUNTED_HOLDS, Hold
+from forebay.gc import Collector
 from forebay.testing import Fault, FaultyStore, ManualClock
 
 TTL = 300.0
@@ -136,6 +137,25 @@ def test_hold_that_is_stamped_and_not_due_causes_no_write(pool: Any) -> None:
         before = pool.head
         assert pool.collect().expired_holds == ()
         assert pool.head == before
+
+
+def test_hold_in_a_buffer_that_nobody_writes_does_not_outlive_its_time_to_live_by_the_grace_period(pool: Any) -> None:
+    fill(pool)
+    with held_by(pool, clock_that_is_wrong_by(pool, 0)) as held:
+        pool.collect()
+        pool.clock.advance(TTL)  # less than the grace period, and nothing makes the store's time move
+        before = pool.head
+        assert pool.collector().collect_once(dry_run=True).expired_holds == (held.hold_id,)
+        assert pool.head == before
+        assert pool.collect().expired_holds == (held.hold_id,)
+
+
+def test_collector_whose_clock_is_ahead_removes_no_hold_early(pool: Any) -> None:
+    fill(pool)
+    with held_by(pool, clock_that_is_wrong_by(pool, 0)) as held:
+        for _ in range(3):
+            assert Collector(pool.store, clock=clock_that_is_wrong_by(pool, DAY)).collect_once().expired_holds == ()
+        assert held.hold_id in pool.head.holds
 
 
 @pytest.mark.parametrize("fault", [None, Fault.LOSE_ANSWER, Fault.OWN_RETRY, Fault.DROP])
