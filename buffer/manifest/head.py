@@ -331,7 +331,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
 
     def with_hold(self, hold_id: str, hold: Hold) -> Head:
         """Add a hold, or renew it."""
-        # guard: an older release would drop the counter when it writes the head.
+        # An older release would drop the counter when it writes the head, and remove the hold at once.
         features = self._requiring(COUNTED_HOLDS) if hold.ttl_ms else self.required_features
         if hold.first_sequence is not None and hold.first_sequence < self.first_sequence:
             raise trimmed(hold.first_sequence, self.first_sequence)
