@@ -1,8 +1,9 @@
 """Holds: what a job plans to read, or has stored and not listed yet, stays until the job is done (rfcs/0005).
 
 A hold is written into the manifest's head, so no trim and no sweep that was decided without it can follow. A thread
-renews it while it is held. Where that fails (a machine that slept, a store out of reach) the collector removes it
-after its `ttl`, and the job gets `Fenced`: it must stop, and may run again under a new hold. No entry is lost by that.
+renews it while it is held, by raising a counter. Where that fails (a machine that slept, a store out of reach) the
+collector removes it `ttl` seconds after it first saw the last counter, by the store's time, and the job gets `Fenced`:
+it must stop, and may run again under a new hold. No entry is lost by that. No wall clock of a job decides anything.
 
 A job of many processes plans in one of them, which hands the hold over: the others keep it by its ticket.
 """
@@ -10,6 +11,7 @@ A job of many processes plans in one of them, which hands the hold over: the oth
 from __future__ import annotations
 
 import logging
+import math
 import os
 import warnings
 from contextlib import suppress
@@ -20,9 +22,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.buffer import names
-from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import Closed, Fenced, ForebayError, InvalidInput
-from forebay.buffer.manifest import Queue
+from forebay.buffer.checks import check_seconds
+from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.errors import Closed, Fenced, ForebayError, InvalidInput, Unavailable
+from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.head import Hold
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import ObjectStore, open_store
@@ -36,13 +39,16 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from forebay.buffer.clock import Clock, Random
-    from forebay.buffer.manifest import Head
     from forebay.buffer.model import BatchDescriptor
 
 _log = logging.getLogger("forebay.holds")
 
 _PIECE = 1000
 _RENEWALS_IN_A_TTL = 3
+_JITTER = 0.25
+"""Share of its pause that each process which keeps a shared hold waits less at most, so that not all look at once."""
+_MOST_SECONDS = 1e9
+"""Maximum time to live, about 30 years: more would never be over."""
 
 
 class Ticket(Struct, frozen=True):
@@ -50,8 +56,18 @@ class Ticket(Struct, frozen=True):
 
     hold_id: str
     ttl: float
-    expires_ms: int
-    """When it was due to expire as the ticket was written."""
+    renewals: int
+    """The counter of renewals that the process which handed it over saw last."""
+    renewed_ms: int
+    """When that process renewed it last, by its wall clock. Only a hint: if it is not recent, look before going on."""
+
+
+def check_ttl(value: Any, name: str) -> float:
+    """Return a time to live in seconds that a hold may have, or raise `InvalidInput` that names it."""
+    seconds = check_seconds(value, name)
+    if seconds > _MOST_SECONDS:
+        raise InvalidInput(f"{name} must be at most {_MOST_SECONDS:g} seconds, not {seconds:g}")
+    return seconds
 
 
 @overload
@@ -93,14 +109,16 @@ def hold(
         from_: the first batch: `earliest`, `latest` (what is yet to come), a sequence, or a time.
         upto: the last batch: a sequence, or a time, before which its entries were taken in. None is the last one there.
             Batches behind it are kept as well; `descriptors` leaves them out. A topic has no sequences of its own.
-        ttl: seconds after which the hold may be removed if it is not renewed, as it is three times within that.
+        ttl: seconds, by the store's clock, after which the collector removes the hold if it is not renewed. It is
+            renewed three times within that.
         purpose: shown to whoever wonders what holds the collector back.
         storage_options: credentials, endpoint and client of the store.
         manifest_path: the manifest's key below `url`.
-        clock: by which it is renewed.
+        clock: whose monotonic time says when to renew it.
         random: what its id is drawn from.
 
     Raises:
+        InvalidInput: `ttl` is not a positive, finite number of seconds, or there is no such range.
         NotFound: there is no such buffer.
         Trimmed: `from_` is gone.
         Unsupported: the buffer is of version 1.
@@ -181,14 +199,15 @@ def keep_hold(
     storage_options: Mapping[str, Any] | None = None,
     manifest_path: str = "manifest",
     clock: Clock | None = None,
+    random: Random | None = None,
 ) -> KeptHold:
     """Return a hold that another process handed over, renewed from here as well until this is closed.
 
-    Nothing is sent before it is due, and whoever finds that another has renewed it writes nothing: a thousand tasks of
-    a job make no more writes than one.
+    Nothing is sent before it is due, and a process that finds that another has renewed it writes nothing: a thousand
+    tasks of a job make hardly more writes than one. `random` is what this process's pace is drawn from.
     """
     lease = _Lease(_open(url, storage_options, manifest_path, clock, None), ticket.ttl, clock or SystemClock())
-    lease.join(ticket)
+    lease.join(ticket, random or system_random())
     return KeptHold(lease)
 
 
@@ -307,7 +326,7 @@ class KeptHold(_Held):
         self._lease.stop()
 
     def renew(self) -> None:
-        """Make sure of it now, by a look at the manifest.
+        """Make sure of it now, by a look at the manifest. Writes only if a renewal is due.
 
         Raises:
             Fenced: it expired and was removed.
@@ -319,8 +338,7 @@ class _Lease:
     """One hold in the head, and the thread that renews it."""
 
     def __init__(self, queue: Queue, ttl: float, clock: Clock) -> None:
-        if not ttl > 0:
-            raise InvalidInput(f"ttl must be a positive number of seconds, not {ttl}")
+        ttl = check_ttl(ttl, "ttl")
         self.queue = queue
         self.hold_id = queue.new_id()
         self.name = f"hold {self.hold_id} of {queue.url}"
@@ -332,15 +350,26 @@ class _Lease:
         self._waking = Condition()
         self._over = False
         self._shared = False
-        self._expires_ms = 0
+        self._ttl_ms = math.ceil(ttl * 1000)
+        self._pause = ttl / _RENEWALS_IN_A_TTL
+        self._renewals = 0
+        self._seen_at = 0.0
+        """When this process first saw that counter, by its monotonic clock. A pause later it is due."""
         self._renewed_at = 0.0
+        """A moment not after the last renewal, by the same clock. The hold is in force for `ttl` from then on."""
+        self._looked_at = -math.inf
+        """When this process last looked at the hold or wrote it, by the same clock."""
 
-    def join(self, ticket: Ticket) -> None:
+    def join(self, ticket: Ticket, random: Random) -> None:
         """Renew what another process took."""
         self._shared = True
         self.hold_id = ticket.hold_id
         self.name = f"hold {self.hold_id} of {self.queue.url}"
-        self._note_expiry(ticket.expires_ms)
+        self._pause *= 1 - _JITTER * random.random()
+        # How old the last renewal is, only wall clocks can tell, and they may be wrong. So a ticket that seems fresh
+        # starts a timer here; any other, even one from the future, means a look before the job goes on.
+        is_fresh = abs(self._clock.now_ms() - ticket.renewed_ms) < self._ttl_ms / _RENEWALS_IN_A_TTL
+        self._note(ticket.renewals, self._clock.monotonic() - (0.0 if is_fresh else 2 * self._ttl))
         self._start_renewing()
 
     def hand_over(self) -> Ticket:
@@ -348,17 +377,17 @@ class _Lease:
         with self._writing:
             self.stop()
             self.state = "handed over"
-            return Ticket(self.hold_id, self._ttl, self._expires_ms)
+            age = self._clock.monotonic() - self._renewed_at
+            return Ticket(self.hold_id, self._ttl, self._renewals, self._clock.now_ms() - int(age * 1000))
 
     def take(self, wanted: Callable[[Head], Hold]) -> Head:
         """Write the hold, and return the head that holds it."""
-        self._renewed_at = self._clock.monotonic()
+        self._note(0, self._clock.monotonic())
 
         def change(head: Head) -> Head:
-            return head.with_hold(self.hold_id, replace(wanted(head), expires_ms=self._expiry()))
+            return head.with_hold(self.hold_id, replace(wanted(head), ttl_ms=self._ttl_ms))
 
         head = self.queue.change_head(change, lambda head: self.hold_id in head.holds)
-        self._expires_ms = head.holds[self.hold_id].expires_ms
         self._start_renewing()
         return head
 
@@ -371,34 +400,56 @@ class _Lease:
             self.renew()  # nobody did in time, so it may be gone: this finds out
 
     def renew(self) -> None:
-        """Put the expiry off, or raise `Fenced` if the hold is gone."""
+        """Raise the counter, or find that another process did, or raise `Fenced` if the hold is gone."""
         with self._writing:
             if self._over:
                 return
-            expiry = 0
+            began = self._clock.monotonic()
+            counter = 0
 
             def change(head: Head) -> Head | None:
-                nonlocal expiry
-                found = head.holds.get(self.hold_id)
-                if found is None:
-                    raise self._gone()
+                nonlocal counter
+                counter = 0
+                found = self._find_in(head)
                 if self._shared and not self._is_due(found):
-                    expiry = found.expires_ms
                     return None
-                # Later than ever written before, so that finding it proves this renewal, whatever the clock did.
-                expiry = max(self._expiry(), found.expires_ms + 1)
-                return head.with_hold(self.hold_id, replace(found, expires_ms=expiry))
+                counter = found.renewals + 1
+                return head.with_hold(self.hold_id, found.renew(self._ttl_ms))
 
             def is_mine(head: Head) -> bool:
                 found = head.holds.get(self.hold_id)
-                return found is not None and found.expires_ms >= expiry
+                # The counter only grows, and another process may have raised it further.
+                return found is not None and found.renewals >= counter
 
             try:
-                self.queue.change_head(change, is_mine)
+                found = self._look() if self._shared else None
+                if found is None or self._is_due(found):
+                    found = self._find_in(self.queue.change_head(change, is_mine))
             except Fenced:
                 self.state = "lost"
                 raise
-            self._note_expiry(expiry)
+            if counter:
+                self._note(found.renewals, began)
+            elif found.renewals != self._renewals:
+                # Another process has raised it, after our last look if that was not long ago.
+                renewed_at = self._looked_at if self._follows() else began
+                self._note(found.renewals, began)
+                self._renewed_at = renewed_at
+            self._looked_at = began
+
+    def _look(self) -> Hold | None:
+        """Return the hold by a conditional read; None if the store did not answer."""
+        try:
+            state = self.queue.read()
+        except Unavailable:
+            return None
+        return self._find_in(state) if isinstance(state, Head) else None
+
+    def _find_in(self, head: Head) -> Hold:
+        found = head.holds.get(self.hold_id)
+        if found is None:
+            raise self._gone()
+        return found
 
     def release(self) -> None:
         if os.getpid() != self._process:
@@ -432,28 +483,31 @@ class _Lease:
         Thread(target=self._keep_renewing, name=self.name, daemon=True).start()
 
     def _is_due(self, found: Hold) -> bool:
-        """Whether a third of the time that it was given has gone, by whoever gave it last."""
-        left = (found.expires_ms - self._clock.now_ms()) / 1000
-        return left <= self._ttl - self._ttl / _RENEWALS_IN_A_TTL
+        """Whether this process, which shares the hold with others, should renew it."""
+        if not self._follows() and found.stamp_ms is not None:
+            return True  # a collector has begun to count, and we do not know when
+        return found.renewals == self._renewals and self._clock.monotonic() >= self._seen_at + self._pause
 
-    def _note_expiry(self, expires_ms: int) -> None:
-        self._expires_ms = expires_ms
-        left = (expires_ms - self._clock.now_ms()) / 1000
-        self._renewed_at = self._clock.monotonic() + min(left, self._ttl) - self._ttl
+    def _follows(self) -> bool:
+        """Whether this process has looked at the hold lately, so that it knows how old a renewal can be."""
+        return self._clock.monotonic() - self._looked_at <= self._ttl - self._ttl / _RENEWALS_IN_A_TTL
+
+    def _note(self, renewals: int, seen_at: float) -> None:
+        self._renewals = renewals
+        self._seen_at = self._renewed_at = seen_at
 
     def _keep_renewing(self) -> None:
-        pause = self._ttl / _RENEWALS_IN_A_TTL
-        due = self._renewed_at + pause
+        due = self._seen_at + self._pause
         while self._wait_until(due):
             try:
                 self.renew()
-                due = self._renewed_at + pause
+                due = self._seen_at + self._pause
             except Fenced:
                 _log.exception("%s is lost; its job must stop", self.name)
                 return
             except ForebayError:
                 _log.warning("%s could not be renewed; trying again", self.name, exc_info=True)
-                due = self._clock.monotonic() + pause / 4
+                due = self._clock.monotonic() + self._pause / 4
 
     def _wait_until(self, deadline: float) -> bool:
         """Wait, and return whether the hold is still wanted."""
@@ -461,9 +515,6 @@ class _Lease:
             while not self._over and self._clock.wait_until(self._waking, deadline):
                 pass
             return not self._over
-
-    def _expiry(self) -> int:
-        return self._clock.now_ms() + int(self._ttl * 1000)
 
     def _gone(self) -> Fenced:
         return Fenced(

@@ -60,9 +60,15 @@ class HoldStats:
     purpose: str
     first_sequence: int | None
     """The lowest batch that is held; None if it holds uploads alone."""
-    expires_ms: int
+    ttl_seconds: float | None
+    """How long it lives without a renewal; None if an older release took it."""
+    renewals: int
+    """How often it was renewed so far."""
+    expires_ms: int | None
+    """The store's time from which a collector removes it unless it is renewed; None if no collector has seen its last
+    renewal yet."""
     expired: bool
-    """Whether its time is up: the next collection removes it."""
+    """Whether its time is up, as far as the clock here can tell: the next collection removes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +301,15 @@ def _raw_bytes(recent: Sequence[Facts | None]) -> int | None:
 
 def _describe_holds(head: Head, now_ms: int) -> tuple[HoldStats, ...]:
     return tuple(
-        HoldStats(hold_id, hold.purpose, hold.first_sequence, hold.expires_ms, hold.expires_ms <= now_ms)
+        HoldStats(
+            hold_id,
+            hold.purpose,
+            hold.first_sequence,
+            ttl_seconds=hold.ttl_ms / 1000 if hold.ttl_ms else None,
+            renewals=hold.renewals,
+            expires_ms=hold.expiry_ms(),
+            expired=hold.is_expired(now_ms),
+        )
         for hold_id, hold in sorted(head.holds.items())
     )
 

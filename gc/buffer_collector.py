@@ -102,14 +102,19 @@ class BufferCollector:
         now_ms = store_time_ms
         # In a buffer that nobody writes, the store's time of it stands still: no hold would expire, nothing would come
         # of age. Our own clock only says when to ask again; if it is wrong, that is one write for nothing.
-        if self._clock.now_ms() - store_time_ms > settings.grace * 1000:
+        own_ms = self._clock.now_ms()
+        overdue = any(hold.is_expired(own_ms) and not hold.is_expired(store_time_ms) for hold in head.holds.values())
+        if own_ms - store_time_ms > settings.grace * 1000 or overdue:
             if dry_run:
-                now_ms = self._clock.now_ms()
+                now_ms = own_ms
             else:
                 collection.touch()
                 now_ms = self._store_time() or store_time_ms
+        elif any(hold.needs_stamp(store_time_ms) for hold in head.holds.values()) and not dry_run:
+            # The time above was read before the head, and may be older than a hold in it.
+            now_ms = self._store_time() or store_time_ms
         decision, head = collection.trim(
-            now_ms=now_ms, grace=settings.grace, retention=settings.retention, dry_run=dry_run
+            now_ms=now_ms, grace=settings.grace, retention=settings.retention, seen=head.holds, dry_run=dry_run
         )
         if decision.dropped and not dry_run:
             metrics.collection_dropped.add(decision.dropped, self._attributes)

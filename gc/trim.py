@@ -12,7 +12,7 @@ from forebay.buffer.names import at_time
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from forebay.buffer.manifest.head import Group, Head, Node
+    from forebay.buffer.manifest.head import Group, Head, Hold, Node
     from forebay.buffer.store import ObjectStore
     from forebay.gc.retention import Retention
 
@@ -31,6 +31,9 @@ class Decision:
     dropped: int
     """Of the trimmed, those that not every reader had read."""
     expired: tuple[str, ...]
+    """The ids of holds that it removes."""
+    stamps: Mapping[str, int]
+    """The store's time for each hold that it stamps."""
 
     @property
     def head(self) -> Head:
@@ -44,7 +47,7 @@ class Decision:
             and head.first_sequence >= self.head.first_sequence
             and head.gc_floor >= self.head.gc_floor
             and head.reference_floor >= self.head.reference_floor
-            and all(head.holds.get(hold_id) != self.before.holds[hold_id] for hold_id in self.expired)
+            and all(head.holds.get(hold_id) != self.before.holds[hold_id] for hold_id in (*self.expired, *self.stamps))
         )
 
 
@@ -60,14 +63,23 @@ def decide(
     grace: float,
     retention: Retention | None,
     nodes: Mapping[str, Node],
+    seen: Mapping[str, Hold],
 ) -> Decision:
     """Return what to do to this very head.
+
+    `seen` are holds that were read before the store was asked for `now_ms`: only they can be stamped with it.
 
     Raises:
         CursorNeeded: the frontier of one of its groups is not among those given.
         NodeNeeded: a node is not among those given.
     """
-    expired = tuple(sorted(hold_id for hold_id, hold in head.holds.items() if hold.expires_ms <= now_ms))
+    expired = tuple(sorted(hold_id for hold_id, hold in head.holds.items() if hold.is_expired(now_ms)))
+    # One that was taken or renewed since is younger than `now_ms`, which would cut its time to live short.
+    stamps = {
+        hold_id: now_ms
+        for hold_id, hold in head.holds.items()
+        if hold.needs_stamp(now_ms) and seen.get(hold_id) == hold
+    }
     held = [
         hold.first_sequence
         for hold_id, hold in head.holds.items()
@@ -87,8 +99,9 @@ def decide(
         expired=expired,
         floor=at_time(now_ms - int(grace * 1000)),
         nodes=nodes,
+        stamps=stamps,
     )
-    return Decision(head, after, point - head.first_sequence, dropped, expired)
+    return Decision(head, after, point - head.first_sequence, dropped, expired, stamps)
 
 
 def _frontiers(head: Head, frontiers: Frontiers) -> list[int]:

@@ -14,8 +14,10 @@ from forebay.buffer.names import LOWEST
 from forebay.gc.trim import CursorNeeded, Decision, Frontiers, decide, read_frontier
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from forebay.buffer.manifest import Queue
-    from forebay.buffer.manifest.head import Node, Ref
+    from forebay.buffer.manifest.head import Hold, Node, Ref
     from forebay.gc.retention import Retention
     from forebay.gc.sweep import Sweep
 
@@ -42,15 +44,21 @@ class CollectionV2:
 
         self._queue.change_head(change, lambda head: head.revision > seen)
 
-    def trim(self, *, now_ms: int, grace: float, retention: Retention | None, dry_run: bool) -> tuple[Decision, Head]:
+    def trim(
+        self, *, now_ms: int, grace: float, retention: Retention | None, seen: Mapping[str, Hold], dry_run: bool
+    ) -> tuple[Decision, Head]:
         """Decide and write it, all on one head; return the decision and the head that has it in it.
+
+        `seen` are holds that were read before the store was asked for `now_ms`.
 
         Starts again where it finds that it has to read something else first.
         """
 
         def change(head: Head) -> Head | None:
             self._check(head)
-            decision = decide(head, self._frontiers, now_ms=now_ms, grace=grace, retention=retention, nodes=self._nodes)
+            decision = decide(
+                head, self._frontiers, now_ms=now_ms, grace=grace, retention=retention, nodes=self._nodes, seen=seen
+            )
             self._decision = decision
             return decision.after
 

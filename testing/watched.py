@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from forebay.buffer.groups import Cursor, cursor_key
 from forebay.buffer.manifest.envelope import unpack
-from forebay.buffer.manifest.head import LASTING, Head, Node, read_node, read_writer_node
+from forebay.buffer.manifest.head import COUNTED_HOLDS, LASTING, Head, Node, read_node, read_writer_node
 from forebay.buffer.manifest.state import CURSORS, read_state
 from forebay.buffer.manifest.v1 import Manifest
 from forebay.buffer.manifest.writers import bucket_key
@@ -165,6 +165,7 @@ class WatchedStore(ObjectStore):
             self._check_owner(old, new)
             self._check_writers(old, new)
             self._check_trim(old, new)
+            self._check_holds(old, new)
         if new.owner is not None:
             self.claims.add(new.owner.claim_id)
         self._check_groups(old, new)
@@ -272,6 +273,23 @@ class WatchedStore(ObjectStore):
             floor = old.gc_floor if old is not None else new.gc_floor
             pinned = hold.floor is None or new.gc_floor <= max(hold.floor, floor)
             self._check(pinned, f"hold {hold_id} pins {hold.floor}, and the floor is {new.gc_floor}")
+
+    def _check_holds(self, old: Head, new: Head) -> None:
+        """Counters only grow, a stamp belongs to one counter, and older releases are kept away."""
+        missing = set(old.required_features) - set(new.required_features)
+        self._check(not missing, f"required features {missing} were taken out")
+        for hold_id, hold in new.holds.items():
+            known = hold.ttl_ms == 0 or COUNTED_HOLDS in new.required_features
+            self._check(known, f"hold {hold_id} counts renewals, and {COUNTED_HOLDS} is not required")
+            before = old.holds.get(hold_id)
+            if before is None or before == hold:
+                continue
+            grew = hold.renewals > before.renewals
+            self._check(
+                grew or hold.renewals == before.renewals, f"hold {hold_id} went back to renewal {hold.renewals}"
+            )
+            kept = grew or before.stamp_ms is None or hold.stamp_ms is not None
+            self._check(kept, f"hold {hold_id} lost its stamp without a renewal")
 
     def _check_trim(self, old: Head, new: Head) -> None:
         point = new.first_sequence

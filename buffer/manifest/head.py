@@ -44,7 +44,8 @@ MAX_NUMBER: Final = 2**62
 """No count in a head comes near it; what claims to could not be counted on."""
 SEALED_WRITERS: Final = "sealed-writers"
 REFERENCE_FLOOR: Final = "reference-floor"
-KNOWN_FEATURES: Final[frozenset[str]] = frozenset({SEALED_WRITERS, REFERENCE_FLOOR})
+COUNTED_HOLDS: Final = "counted-holds"
+KNOWN_FEATURES: Final[frozenset[str]] = frozenset({SEALED_WRITERS, REFERENCE_FLOOR, COUNTED_HOLDS})
 """Names that `required_features` may hold: fields that a release must know to keep the promises (rfcs/0005)."""
 
 
@@ -145,14 +146,44 @@ class Group(Struct, frozen=True, array_like=True):
 
 
 class Hold(Struct, frozen=True, array_like=True):
-    """Something that must not be trimmed or swept until it expires."""
+    """Something that must not be trimmed or swept until it expires.
+
+    It expires a time to live after the collector first saw its counter of renewals, by the store's time. No clock of
+    its holder matters.
+    """
 
     first_sequence: int | None
     """The lowest sequence still needed; None if it holds uploads alone."""
     floor: str | None
     """The lowest ULID of uploads that are not listed yet; None if it holds entries alone."""
     expires_ms: int
+    """Only of holds that an older release took (`ttl_ms` is 0): when it expires. 0 in all others."""
     purpose: str
+    ttl_ms: int = 0
+    """How long it lives without a renewal. 0 if an older release took it."""
+    renewals: int = 0
+    """Raised by one with every renewal; never goes down."""
+    stamp_ms: int | None = None
+    """The store's time when a collector first saw this value of `renewals`; None if none has seen it yet."""
+
+    def renew(self, ttl_ms: int) -> Hold:
+        """The hold with its counter raised, which no collector has seen yet."""
+        return replace(self, expires_ms=0, ttl_ms=ttl_ms, renewals=self.renewals + 1, stamp_ms=None)
+
+    def expiry_ms(self) -> int | None:
+        """The store's time from which a collector removes it; None if no collector has begun to count."""
+        if self.ttl_ms == 0:
+            return self.expires_ms
+        return None if self.stamp_ms is None else self.stamp_ms + self.ttl_ms
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Whether a collector removes it at this time of the store."""
+        expiry_ms = self.expiry_ms()
+        return expiry_ms is not None and expiry_ms <= now_ms
+
+    def needs_stamp(self, now_ms: int) -> bool:
+        """Whether no collector has stamped it yet, or only by a store clock that was wrong."""
+        return self.ttl_ms > 0 and (self.stamp_ms is None or self.stamp_ms > now_ms)
 
 
 class Writer(Struct, frozen=True, array_like=True):
@@ -252,6 +283,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         return replace(self, revision=self.revision + 1, **changes)
 
     def _requiring(self, feature: str) -> tuple[str, ...]:
+        """The required features with this one among them: sorted, each once. None is ever taken out."""
         return tuple(sorted({*self.required_features, feature}))
 
     # Writers
@@ -438,9 +470,11 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
 
     def with_hold(self, hold_id: str, hold: Hold) -> Head:
         """Add a hold, or renew it."""
+        # An older release would drop the counter when it writes the head, and remove the hold at once.
+        features = self._requiring(COUNTED_HOLDS) if hold.ttl_ms else self.required_features
         if hold.first_sequence is not None and hold.first_sequence < self.first_sequence:
             raise trimmed(hold.first_sequence, self.first_sequence)
-        return self._next(holds={**self.holds, hold_id: hold})
+        return self._next(holds={**self.holds, hold_id: hold}, required_features=features)
 
     def without_hold(self, hold_id: str) -> Head:
         """Let go of a hold."""
@@ -477,18 +511,27 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         return replace(self, first_sequence=point, refs=tuple(refs), tail=kept)
 
     def collect(
-        self, *, point: int, dropped: int, expired: Collection[str], floor: str, nodes: Mapping[str, Node]
+        self,
+        *,
+        point: int,
+        dropped: int,
+        expired: Collection[str],
+        floor: str,
+        nodes: Mapping[str, Node],
+        stamps: Mapping[str, int] | None = None,
     ) -> Head | None:
         """What the collector writes: trimmed below `point`, without expired holds, both floors raised towards `floor`.
 
         Floors stop at the floor of every hold left and never go down; `gc_floor` stops at the smallest name still
-        reachable, too. None if nothing would change.
+        reachable, too. `stamps` has the store's time for each hold that is stamped with it. None if nothing would
+        change.
 
         Raises:
             NodeNeeded: a node to trim through is not among those given.
         """
         trimmed_head = self.trim(point, nodes)
         holds = {hold_id: hold for hold_id, hold in self.holds.items() if hold_id not in expired}
+        holds |= {hold_id: replace(holds[hold_id], stamp_ms=stamp_ms) for hold_id, stamp_ms in (stamps or {}).items()}
         held = (hold.floor for hold in holds.values() if hold.floor is not None)
         reference_floor = max(self.lowest_new_name, min([floor, *held]))
         lowest = trimmed_head.lowest
@@ -596,6 +639,7 @@ def read_head(data: bytes | memoryview, location: str) -> Head:
         raise Corrupt(f"{location}: it retains from {head.first_sequence}, but lists from {at} to {head.next_sequence}")
     _check_chain(head.refs, at, head.tail_start, location)
     _check_names(head, location)
+    _check_holds(head, location)
     return head
 
 
@@ -654,6 +698,14 @@ def _check_names(head: Head, location: str) -> None:
     for number, bucket in head.writer_buckets.items():
         if not 0 <= number < WRITER_BUCKETS or not is_ulid(bucket.name):
             raise Corrupt(f"{location}: bucket {number} of its writers refers to {bucket.name!r}, which cannot be")
+
+
+def _check_holds(head: Head, location: str) -> None:
+    """Raise `Corrupt` if a hold has numbers that could not be counted on."""
+    for hold_id, hold in head.holds.items():
+        numbers = (hold.ttl_ms, hold.renewals, hold.stamp_ms or 0)
+        if min(numbers[:2]) < 0 or max(map(abs, numbers)) > MAX_NUMBER:
+            raise Corrupt(f"{location}: the time to live, counter and stamp {numbers} of hold {hold_id} cannot be")
 
 
 def _check_chain(refs: tuple[Ref, ...], start: int, end: int, location: str) -> None:

@@ -1,15 +1,15 @@
 """What the processes of one writing job have in common: where it writes, and the hold over what it stores (rfcs/0008).
 
-The hold is made by the first task that stores something, put off by those that find it running out, and ended by the
-write that lists the batches. None of Spark's Python processes lives as long as the job does and could renew it.
+The first task that stores something makes the hold. Tasks that find that the collector has begun to count its lease
+renew it, and the write that lists the batches ends it. None of Spark's Python processes lives as long as the job does
+and could renew it.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-
-from msgspec.structs import replace
 
 from forebay.buffer import names
 from forebay.buffer.clock import Clock, SystemClock
@@ -38,7 +38,7 @@ class WriteJob:
     """Of the topic; 0 for a buffer, whose only place has the number 0."""
     hold_id: str
     lease: float
-    """Seconds that the hold lasts if no task puts it off."""
+    """Seconds, by the store's clock, that the hold lasts if no task renews it."""
     flush_size_bytes: int
     """What a task gathers, before compression, before it stores it."""
     manifest_path: str = "manifest"
@@ -67,10 +67,13 @@ class WriteJob:
         A mark that holds nothing stands in its place for a while: an attempt that has not heard of the failure would
         make the hold again, and nobody would end that.
         """
-        ended = Hold(None, None, self.clock.now_ms() + _ENDED_MS, _ENDED)
 
         def change(head: Head) -> Head | None:
-            return None if has_ended(head) else head.with_hold(self.hold_id, ended)
+            if has_ended(head):
+                return None
+            found = head.holds.get(self.hold_id)
+            renewals = 0 if found is None else found.renewals + 1  # the counter of an id only grows
+            return head.with_hold(self.hold_id, Hold(None, None, 0, _ENDED, _ENDED_MS, renewals))
 
         def has_ended(head: Head) -> bool:
             found = head.holds.get(self.hold_id)
@@ -88,27 +91,31 @@ class Pin:
     def __init__(self, job: WriteJob, number: int) -> None:
         self._queue = job.open_queue(number)
         self._hold_id = job.hold_id
-        self._lease_ms = int(job.lease * 1000)
+        self._lease_ms = math.ceil(job.lease * 1000)
         self._clock = job.clock
         self._floor = names.LOWEST
         self._look_at = job.clock.monotonic()
+        self._renewals: int | None = None
+        """The counter that this task saw last; None before its first look."""
 
     def floor(self) -> str:
-        """Return the floor above which nothing is swept before half the lease is over, and what is stored is named."""
+        """Return the floor above which nothing is swept while the hold is renewed, and what is stored is named."""
         if self._clock.monotonic() >= self._look_at:
             self._look_at = self._clock.monotonic() + self._lease_ms / 4000
             head = self._queue.change_head(self._keep, lambda head: self._keep(head) is None)
-            self._floor = head.holds[self._hold_id].floor or names.LOWEST
+            found = head.holds[self._hold_id]
+            self._floor, self._renewals = found.floor or names.LOWEST, found.renewals
         return self._floor
 
     def _keep(self, head: Head) -> Head | None:
-        """The head with the hold in force for long enough; None if it is."""
-        now = self._clock.now_ms()
+        """The head with the hold renewed; None if that is not due."""
         found = head.holds.get(self._hold_id)
         if found is None:
-            found = Hold(None, max(head.lowest_new_name, names.at_time(now)), 0, PURPOSE)
-        elif found.purpose == _ENDED:
+            floor = max(head.lowest_new_name, names.at_time(self._clock.now_ms()))
+            return head.with_hold(self._hold_id, Hold(None, floor, 0, PURPOSE, self._lease_ms))
+        if found.purpose == _ENDED:
             raise Fenced(f"{self._queue.url}: the job that this task belongs to has failed meanwhile")
-        elif found.expires_ms - now > self._lease_ms // 2:
-            return None
-        return head.with_hold(self._hold_id, replace(found, expires_ms=now + self._lease_ms))
+        # A stamp: the collector has begun to count. The counter of a quarter ago: no other task has renewed it since.
+        # No wall clock is asked, and a hold of an older release, which expires by one, is made one that does not.
+        is_due = found.stamp_ms is not None or found.renewals == self._renewals or found.ttl_ms == 0
+        return head.with_hold(self._hold_id, found.renew(self._lease_ms)) if is_due else None

@@ -17,6 +17,7 @@ from pyspark.sql.types import BinaryType, StringType
 from forebay.buffer.checks import check_name
 from forebay.buffer.clock import system_random
 from forebay.buffer.errors import Closed, ForebayError, InvalidInput
+from forebay.buffer.holds import check_ttl
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic.topic import buffers_at, in_parallel
 from forebay.runtime.spark.job import WriteJob
@@ -117,7 +118,7 @@ def _plan(options: Options, schema: StructType, hold_id: str) -> WriteJob:
         store,
         partitions,
         hold_id,
-        options.seconds("leaseSeconds", LEASE_SECONDS),
+        check_ttl(options.seconds("leaseSeconds", LEASE_SECONDS), "leaseSeconds"),
         options.whole("flushSizeBytes", least=1) or FLUSH_SIZE_BYTES,
         manifest_path,
     )

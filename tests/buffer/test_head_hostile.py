@@ -53,7 +53,7 @@ HEAD = Head(
     gc_floor=LOWER,
     owner=Owner(3, "claim", 4),
     groups={"etl": Group("g" * 32, 5)},
-    holds={"h" * 32: Hold(6, None, 99, "job"), "i" * 32: Hold(None, ULID, 99, "")},
+    holds={"h" * 32: Hold(6, None, 99, "job"), "i" * 32: Hold(None, ULID, 0, "", 60_000, 3, 99)},
     writers={"w" * 32: Writer(4, 6)},
     dropped=1,
     refs=(INDEX.refer(ULID),),
@@ -77,6 +77,14 @@ def use_head(data: bytes) -> None:
         head.seal(segments.store_node(node, above=head.gc_floor)).to_bytes()
     head.append((NewBatch("data/x"),), "w", 1).to_bytes()
     head.claim("c").to_bytes()
+    for hold_id, held in head.holds.items():
+        with suppress(Trimmed):
+            head.with_hold(hold_id, held.renew(1)).to_bytes()
+        with suppress(NodeNeeded):
+            stamped = head.collect(
+                point=0, dropped=0, expired=(), floor=LOWER, nodes={}, stamps={hold_id: 1_700_000_000_000}
+            )
+            (stamped or head).to_bytes()
     with suppress(Trimmed, InvalidInput):
         head.with_group("g", "1", head.first_sequence).to_bytes()
 
@@ -205,6 +213,11 @@ def fields_of(head: Head, **changes: Any) -> bytes:
         {"next_record": -5},
         {"dropped": -1},
         {"owner": Owner(-1, "", None)},
+        {"holds": {"h": Hold(6, None, 0, "", -1)}},
+        {"holds": {"h": Hold(6, None, 0, "", 2**63)}},
+        {"holds": {"h": Hold(6, None, 0, "", 1, -1)}},
+        {"holds": {"h": Hold(6, None, 0, "", 1, 2**63)}},
+        {"holds": {"h": Hold(6, None, 0, "", 1, 0, 2**63)}},
         {"gc_floor": "not a ulid"},
         {"gc_floor": ULID.lower()},
         {"gc_floor": "Z" * 26},

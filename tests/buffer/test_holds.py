@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import pickle
 import threading
@@ -19,7 +20,7 @@ from forebay.buffer import names
 from forebay.buffer.errors import Closed, Corrupt, Fenced, InvalidInput, NotFound, Trimmed, Unavailable, Unsupported
 from forebay.buffer.holds import HeldRange, hold, hold_uploads, keep_hold
 from forebay.buffer.manifest import BelowFloor, Head, Manifest, Queue
-from forebay.buffer.manifest.head import KEPT_ENTRIES
+from forebay.buffer.manifest.head import KEPT_ENTRIES, Hold
 from forebay.buffer.model import Facts, NewBatch
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
@@ -61,6 +62,10 @@ def expire(store: MemoryStore) -> None:
     )
 
 
+def hold_in(store: MemoryStore, hold_id: str) -> Hold:
+    return head_of(store).holds[hold_id]
+
+
 def trim(store: MemoryStore, point: int) -> int:
     """What the collector does with entries: never past a hold."""
 
@@ -94,7 +99,7 @@ def test_hold_keeps_what_it_covers_from_being_trimmed_until_it_is_closed(
     with hold(store, from_=3, purpose="nightly job", clock=clock) as held:
         kept = head_of(store).holds[held.hold_id]
         assert (kept.first_sequence, kept.purpose) == (3, "nightly job")
-        assert kept.expires_ms == clock.now_ms() + TTL * 1000
+        assert (kept.ttl_ms, kept.renewals, kept.stamp_ms, kept.expires_ms) == (TTL * 1000, 0, None, 0)
         assert trim(store, 8) == 3
         assert sequences(held) == [3, 4, 5, 6, 7, 8, 9]
     assert head_of(store).holds == {}
@@ -194,9 +199,17 @@ def test_version_1_holds_nothing() -> None:
         hold(store)
 
 
-def test_ttl_is_positive(store: MemoryStore) -> None:
-    with pytest.raises(InvalidInput, match="ttl"):
-        hold(store, ttl=0)
+@pytest.mark.parametrize("ttl", [0, -1, math.inf, math.nan, 1e300, True, "300"])
+def test_ttl_is_a_positive_finite_number_of_seconds(store: MemoryStore, ttl: Any) -> None:
+    for take in (hold, hold_uploads):
+        with pytest.raises(InvalidInput, match="ttl"):
+            take(store, ttl=ttl)
+    assert head_of(store).holds == {}
+
+
+def test_ttl_of_less_than_a_millisecond_is_not_taken_for_a_hold_of_an_older_release(store: MemoryStore) -> None:
+    with hold(store, ttl=1e-9, clock=ManualClock()) as held:
+        assert hold_in(store, held.hold_id).ttl_ms == 1
 
 
 def test_hold_that_cannot_be_planned_is_let_go(store: MemoryStore) -> None:
@@ -262,11 +275,9 @@ def test_child_process_does_not_let_go_of_its_parents_hold(store: MemoryStore) -
 
 def test_hold_is_renewed_while_it_is_held(store: MemoryStore, clock: ManualClock) -> None:
     with hold(store, clock=clock) as held:
-        for _ in range(5):
-            before = head_of(store).holds[held.hold_id].expires_ms
+        for count in range(1, 6):
             clock.advance(TTL / 3)
-            wait_for(lambda before=before: head_of(store).holds[held.hold_id].expires_ms > before)  # type: ignore[misc]
-            assert head_of(store).holds[held.hold_id].expires_ms == clock.now_ms() + TTL * 1000
+            wait_for(lambda count=count: hold_in(store, held.hold_id).renewals == count)  # type: ignore[misc]
         held.check()
 
 
@@ -297,7 +308,7 @@ def test_job_that_slept_longer_than_its_hold_finds_out_before_it_goes_on(store: 
     with pytest.raises(Fenced), hold(store, clock=clock) as held:
         clock.advance(TTL)
         held.check()  # nobody removed it meanwhile: it is renewed, and holds
-        assert head_of(store).holds[held.hold_id].expires_ms == clock.now_ms() + TTL * 1000
+        assert hold_in(store, held.hold_id).renewals == 1
         expire(store)
         clock.advance(TTL - 1)
         held.check()  # not due yet: nothing is read for it
@@ -333,7 +344,6 @@ def test_renewal_goes_on_after_the_store_was_out_of_reach(store: MemoryStore, cl
 
     faulty = Down(store)
     with hold(faulty, clock=clock) as held:
-        before = head_of(store).holds[held.hold_id].expires_ms
         faulty.down = True
         clock.advance(TTL / 3)
         wait_for(lambda: faulty.refused > 0)
@@ -341,18 +351,27 @@ def test_renewal_goes_on_after_the_store_was_out_of_reach(store: MemoryStore, cl
 
         def renewed() -> bool:
             clock.advance(1)
-            return head_of(store).holds[held.hold_id].expires_ms > before
+            return hold_in(store, held.hold_id).renewals > 0
 
         wait_for(renewed)
         held.check()
 
 
-def test_renewal_by_a_clock_that_went_back_never_shortens_the_hold(store: MemoryStore, clock: ManualClock) -> None:
+def test_renewal_clears_the_stamp_and_raises_the_counter(store: MemoryStore, clock: ManualClock) -> None:
     with hold(store, clock=clock) as held:
-        before = head_of(store).holds[held.hold_id].expires_ms
-        clock.step_wall(-10_000)
+        stamp(store, held.hold_id, 5)
         held._lease.renew()
-        assert head_of(store).holds[held.hold_id].expires_ms == before + 1
+        assert (hold_in(store, held.hold_id).renewals, hold_in(store, held.hold_id).stamp_ms) == (1, None)
+
+
+def stamp(store: MemoryStore, hold_id: str, stamp_ms: int) -> None:
+    """What the collector does with a hold whose counter it sees for the first time."""
+    Queue(store).change_head(
+        lambda head: head.collect(
+            point=0, dropped=0, expired=(), floor=names.LOWEST, nodes={}, stamps={hold_id: stamp_ms}
+        ),
+        lambda _head: False,
+    )
 
 
 # Lost answers
@@ -363,9 +382,8 @@ def test_renewal_by_a_clock_that_went_back_never_shortens_the_hold(store: Memory
 def test_lost_answer_to_taking_renewing_or_releasing_is_found_out(store: MemoryStore, fault: Fault, call: int) -> None:
     faulty = FaultyStore(store, {call: fault}, only={"replace"})
     held = hold(faulty, clock=ManualClock(), random=Random(1))
-    (before,) = head_of(store).holds.values()
     held._lease.renew()
-    assert head_of(store).holds[held.hold_id].expires_ms > before.expires_ms
+    assert hold_in(store, held.hold_id).renewals == 1
     assert sequences(held) == list(range(10))
     held.close()
     faulty.land_late_requests()
@@ -403,10 +421,10 @@ def test_renewal_and_expiry_at_the_same_instant_have_one_winner(store: MemorySto
             return super().replace(key, data, version)
 
     held = hold(store, clock=ManualClock())
-    first_expiry = head_of(store).holds[held.hold_id].expires_ms
+    stamp(store, held.hold_id, 5)
 
     def expire_if_due(head: Head) -> Head | None:
-        due = {name for name, found in head.holds.items() if found.expires_ms <= first_expiry}
+        due = {name for name, found in head.holds.items() if found.is_expired(10**15)}
         return head.collect(point=0, dropped=0, expired=due, floor=names.LOWEST, nodes={})
 
     Queue(RenewedFirst(store)).change_head(expire_if_due, lambda _head: False)
@@ -425,13 +443,12 @@ def test_hold_handed_over_stays_and_is_renewed_by_whoever_has_its_ticket(
         ticket = pickle.loads(pickle.dumps(held.hand_over()))
         with pytest.raises(Closed, match="was handed over"):
             held.check()
-    before = head_of(store).holds[ticket.hold_id]
     counting = FaultyStore(store)
     with keep_hold(counting, ticket, clock=clock) as kept:
         kept.check()
         assert not counting.calls, "nothing is due yet"
         clock.advance(TTL / 3)
-        wait_for(lambda: head_of(store).holds[ticket.hold_id].expires_ms > before.expires_ms)
+        wait_for(lambda: hold_in(store, ticket.hold_id).renewals == 1)
         kept.check()
     assert head_of(store).holds[ticket.hold_id].first_sequence == 3, "others may still keep it"
 
@@ -456,7 +473,7 @@ def test_keeper_that_comes_late_renews_first_or_is_told_that_the_hold_is_gone(
     clock.advance(2 * TTL)
     with keep_hold(store, ticket, clock=clock) as kept:
         kept.check()  # nobody had removed it: it is in force again
-    assert head_of(store).holds[ticket.hold_id].expires_ms > clock.now_ms()
+    assert hold_in(store, ticket.hold_id).renewals == 1
     expire(store)
     with keep_hold(store, ticket, clock=clock) as kept, pytest.raises(Fenced, match="run the job again"):
         kept.check()

@@ -193,6 +193,15 @@ def test_holds_and_the_floor_are_shown(store: MemoryStore, clock: ManualClock) -
         stats = describe(store, clock=clock)
         (found,) = stats.holds
         assert (found.hold_id, found.purpose, found.first_sequence) == (held.hold_id, "backfill", 4)
+        assert (found.ttl_seconds, found.renewals) == (60.0, 0)
+        assert (found.expires_ms, found.expired) == (None, False), "no collector has seen it"
+        Queue(store).change_head(
+            lambda head: head.collect(
+                point=0, dropped=0, expired=(), floor=floor, nodes={}, stamps={held.hold_id: NOW_MS}
+            ),
+            lambda _head: False,
+        )
+        (found,) = describe(store, clock=clock).holds
         assert (found.expires_ms, found.expired) == (NOW_MS + 60_000, False)
         later = ManualClock(NOW_MS + 60_000)
         assert describe(store, clock=later).holds[0].expired

@@ -70,7 +70,10 @@ class Pool:
             reader.ack(reader.claim(), through)
 
     def hold(self, hold_id: str, *, first: int | None = None, floor: str | None = None, ttl: float = 3600) -> None:
-        hold = Hold(first, floor, self.clock.now_ms() + int(ttl * 1000), "a test")
+        """A hold that a collector has seen as soon as it was taken or renewed."""
+        known = self.head.holds.get(hold_id)
+        renewals = 0 if known is None else known.renewals + 1
+        hold = Hold(first, floor, 0, "a test", int(ttl * 1000), renewals, self.clock.now_ms())
         self.queue.change_head(lambda head: head.with_hold(hold_id, hold), lambda head: head.holds.get(hold_id) == hold)
 
     def age(self, seconds: float = 2 * GRACE) -> None:

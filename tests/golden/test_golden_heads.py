@@ -145,6 +145,28 @@ SEALED_HEAD = array(
     mapping((number(39), array(text(INDEX), number(1)))),  # writer buckets: name, count
 )  # fmt: skip
 WRITER_NODE = array(text("writers"), text(BUFFER), number(39), mapping((text("=pod"), number(2**40))))
+COUNTED_HEAD = array(
+    text("head"),
+    text(BUFFER),
+    number(1000),
+    array(text("counted-holds")),
+    number(41),
+    number(41),
+    number(123_456),
+    text(FLOOR),
+    NIL,
+    mapping(),
+    mapping(  # holds: first sequence, floor, expiry (of older releases), purpose, time to live, renewals, stamp
+        (text("reads"), array(number(41), NIL, number(0), text("job"), number(300_000), number(7), number(TIME))),
+        (text("writes"), array(NIL, text(FLOOR), number(0), text(""), number(1), number(0), NIL)),
+        (text("old"), array(number(41), NIL, number(TIME), text(""), number(0), number(0), NIL)),
+    ),
+    mapping(),
+    number(0),
+    array(),
+    array(),
+    *(text("0" * 26), text("0" * 26), mapping()),  # reference floor, swept, writer buckets
+)
 EMPTY_HEAD = array(
     text("head"), text(BUFFER), number(0), array(), number(0), number(0), number(0), text("0" * 26), NIL,
     mapping(), mapping(), mapping(), number(0), array(), array(),
@@ -204,6 +226,23 @@ GOLDEN: dict[str, tuple[bytes, Any]] = {
         ),
     ),
     "writers-v2": (stored(WRITER_NODE), WriterNode(BUFFER, 39, {"=pod": 2**40})),
+    "head-v2-counted": (
+        stored(COUNTED_HEAD),
+        Head(
+            BUFFER,
+            revision=1000,
+            required_features=("counted-holds",),
+            first_sequence=41,
+            next_sequence=41,
+            next_record=123_456,
+            gc_floor=FLOOR,
+            holds={
+                "reads": Hold(41, None, 0, "job", 300_000, 7, TIME),
+                "writes": Hold(None, FLOOR, 0, "", 1),
+                "old": Hold(41, None, TIME, ""),
+            },
+        ),
+    ),
     "segment-v2": (stored(SEGMENT_NODE), Node(BUFFER, 0, 40, None, (PLAIN, RICH), ())),
     "index-v2": (stored(INDEX_NODE), Node(BUFFER, 1, 40, None, (), (OLD_SEGMENT_REF,))),
     "index-v2-highest": (stored(NEW_INDEX_NODE), Node(BUFFER, 1, 40, None, (), (SEGMENT_REF,))),

@@ -421,7 +421,7 @@ class BufferMachine(RuleBasedStateMachine):
             self.seen["expired holds"] += len(done.expired_holds)
         if before is not None and plan is NOTHING:
             assert isinstance(done, CollectionReport)
-            early = [h for h in done.expired_holds if before.holds[h].expires_ms > self.store_clock.now_ms()]
+            early = [h for h in done.expired_holds if not before.holds[h].is_expired(self.store_clock.now_ms())]
             assert not early, f"holds were removed before they expired: {early}"
 
     def turn_over(self, who: int, much: int, plan: Plan) -> None:
@@ -486,9 +486,12 @@ class BufferMachine(RuleBasedStateMachine):
             return
         for group in [None, *GROUPS]:
             self.drain(group)
-        self.store_clock.step_wall((2 * LATEST_MS - self.store_clock.now_ms()) / 1000)  # every hold has expired
-        clock = ManualClock(self.store_clock.now_ms())
-        Collector(self.store, grace=GRACE, clock=clock, random=self.random).collect_once()
+        self.store_clock.step_wall((2 * LATEST_MS - self.store_clock.now_ms()) / 1000)
+        for _ in range(2):  # the first stamps the holds that are left, the second removes them
+            self.store_clock.step_wall(2 * TTL)
+            clock = ManualClock(self.store_clock.now_ms())
+            Collector(self.store, grace=GRACE, clock=clock, random=self.random).collect_once()
+        assert self.store.head.holds == {}
         assert self.store.head.count == 0
         in_use = {bucket.name for bucket in self.store.head.writer_buckets.values()}
         left = {name for found in self.store.list() if (name := names.ulid_in(found.key))} - in_use

@@ -70,8 +70,9 @@ class Holding(Process):
         try:
             if self.held is None:
                 place = self.random.choice(("earliest", "latest"))
-                self.held = hold(self.line, from_=place, ttl=TTL, clock=self.line.clock, random=self.random)
-            elif self.random.random() < 0.3:
+                # Shorter than most pauses: it is lost if two collections come meanwhile, and no renewal.
+                self.held = hold(self.line, from_=place, ttl=TTL / 2, clock=self.line.clock, random=self.random)
+            elif self.random.random() < 0.2:
                 held, self.held = self.held, None
                 held.close()
             else:
@@ -147,7 +148,8 @@ def whole_cast(simulation: Simulation) -> list[Process]:
         lambda: Consuming(simulation, "audit", "audit"),
         lambda: Collecting(simulation, "collector 2"),
         lambda: Keeping(simulation, "keeper"),
-        lambda: Holding(simulation, "holder"),
+        lambda: Holding(simulation, "holder 1"),
+        lambda: Holding(simulation, "holder 2"),
     ]
     count = simulation.random.randint(2, 5)
     return [*cast, *(make() for make in simulation.random.sample(others, count))]

@@ -23,7 +23,7 @@ from random import Random
 from threading import Lock, Thread
 from typing import TypeVar
 
-from machine_processes import FAULTS, GRACE, JUMPS, LATEST_MS, NoThread
+from machine_processes import FAULTS, GRACE, JUMPS, LATEST_MS, TTL, NoThread
 
 from forebay.buffer import holds
 from forebay.buffer.batch import decode_batch
@@ -295,8 +295,13 @@ class Simulation:
         """Once all is read and every hold has expired, a collection leaves nothing but what is above the floor."""
         self.store_clock.step_wall((2 * LATEST_MS - self.store_clock.now_ms()) / 1000)
         clock = ManualClock(self.store_clock.now_ms())
-        Collector(self.store, grace=GRACE, clock=clock, random=self.random).collect_once()
+        collector = Collector(self.store, grace=GRACE, clock=clock, random=self.random)
+        collector.collect_once()  # it stamps the holds that nobody renews any more
+        self.store_clock.step_wall(2 * TTL)
+        clock.step_wall(2 * TTL)
+        collector.collect_once()
         assert self.store.head is not None
+        assert self.store.head.holds == {}, "a hold that nobody renews was not removed"
         assert self.store.head.count == 0, "what everyone has read was not trimmed"
         in_use = {bucket.name for bucket in self.store.head.writer_buckets.values()}
         left = {name for found in self.store.list() if (name := ulid_in(found.key))} - in_use

@@ -298,6 +298,7 @@ def no_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hold_renewed_while_it_is_being_expired_stays(story: Story) -> None:
     story.fill(3)
     held = hold(story.store, from_=1, ttl=100, clock=story.clock, random=story.random)
+    story.collector().collect_once()  # it stamps the hold
     story.clock.advance(200)
     story.fill(1)
     story.read_all()
@@ -316,6 +317,7 @@ def test_hold_expired_while_it_is_being_renewed_is_lost_and_says_so(story: Story
     story.fill(3)
     expiring = Between(story.store, "replace", 1, lambda: story.collector().collect_once())
     held = hold(expiring, from_=1, ttl=100, clock=story.clock, random=story.random)
+    story.collector().collect_once()  # it stamps the hold
     story.clock.advance(200)
     story.fill(1)
     story.read_all()

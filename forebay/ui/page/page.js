@@ -210,7 +210,8 @@ function showCollector(seen) {
   const holds = stats.flatMap((one) => one.holds);
   for (const hold of holds.slice(0, 6)) {
     const what = hold.first_sequence === null ? "uploads" : `from batch ${exact(hold.first_sequence)}`;
-    const until = hold.expired ? "expired" : `${span(Math.max(0, hold.expires_ms - now()) / 1000)} left`;
+    const left = hold.expires_ms === null ? hold.ttl_seconds : Math.max(0, hold.expires_ms - now()) / 1000;
+    const until = hold.expired ? "expired" : `${span(left)} left unless renewed`;
     rows.push([`Held: ${hold.purpose || "no purpose given"}`, `${what}, ${until}`]);
   }
   if (holds.length > 6) rows.push(["Held", `${holds.length - 6} more`]);

@@ -16,13 +16,14 @@ from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import Fenced, InvalidInput, Unavailable, Unsupported
 from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.head import Hold
 from forebay.buffer.model import BatchDescriptor
 from forebay.buffer.producer import Producer
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, partition_for
 from forebay.gc import Collector
-from forebay.runtime.spark.job import Pin
+from forebay.runtime.spark.job import PURPOSE, Pin
 from forebay.runtime.spark.listing import list_once
 from forebay.runtime.spark.uploads import TaskUpload
 from forebay.testing import Fault, FaultyStore, ManualClock
@@ -217,19 +218,58 @@ def test_failed_job_makes_no_buffer() -> None:
     assert list(store.list()) == []
 
 
-def test_task_that_finds_half_the_lease_gone_puts_the_hold_off() -> None:
+def renewals_of(store: MemoryStore) -> int:
+    return head_of(store).holds["the-job"].renewals
+
+
+def test_task_that_finds_the_same_counter_after_a_quarter_of_the_lease_renews_the_hold() -> None:
     store = new_store()
     clock = ManualClock()
     job = job_on(store, clock=clock)
     pin = Pin(job, 0)
     floor = pin.floor()
-    expiry = head_of(store).holds["the-job"].expires_ms
-    clock.advance(1700)
+    clock.advance(800)
+    assert pin.floor() == floor
     assert Pin(job, 0).floor() == floor
-    assert head_of(store).holds["the-job"].expires_ms == expiry
-    clock.advance(200)
-    assert pin.floor() == floor, "a task that has stored before looks again as well"
-    assert head_of(store).holds["the-job"].expires_ms == clock.now_ms() + 3_600_000
+    assert renewals_of(store) == 0
+    clock.advance(100)
+    assert pin.floor() == floor
+    assert renewals_of(store) == 1
+    clock.advance(900)
+    Pin(job, 0).floor()
+    assert renewals_of(store) == 1, "a task that sees a counter for the first time does not know how old it is"
+
+
+@pytest.mark.parametrize("wrong", [86_400, -86_400])
+def test_short_tasks_renew_the_hold_once_after_the_collector_stamped_it_whatever_their_clocks_say(wrong: int) -> None:
+    clock = ManualClock()
+    store = MemoryStore(f"memory://short-tasks-{wrong}", clock=clock)
+    job = job_on(store, clock=ManualClock(clock.now_ms() + 1000 * wrong))
+    for count in range(10):
+        for _ in range(3):
+            Pin(job, 0).floor()
+        assert renewals_of(store) == count
+        clock.advance(3000)  # of a lease of 3600 s
+        assert Collector(store, clock=clock).collect_once().expired_holds == ()
+
+
+def test_hold_of_a_killed_job_expires_by_the_stores_time_though_its_clock_is_a_day_ahead() -> None:
+    clock = ManualClock()
+    store = MemoryStore("memory://killed-job", clock=clock)
+    Pin(job_on(store, clock=ManualClock(clock.now_ms() + 86_400_000)), 0).floor()
+    for _ in range(2):
+        clock.advance(3700)
+        Collector(store, clock=clock).collect_once()
+    assert head_of(store).holds == {}
+
+
+def test_hold_of_a_stream_that_an_older_release_left_is_made_one_that_counts() -> None:
+    store = new_store()
+    old = Hold(None, names.LOWEST, 1, PURPOSE)
+    Queue(store).change_head(lambda head: head.with_hold("the-job", old), lambda _head: False)
+    Pin(job_on(store, clock=ManualClock()), 0).floor()
+    found = head_of(store).holds["the-job"]
+    assert (found.expires_ms, found.ttl_ms, found.renewals, found.stamp_ms) == (0, 3_600_000, 1, None)
 
 
 def test_names_are_above_the_floor_of_the_hold_by_whatever_clock() -> None:
