@@ -39,6 +39,7 @@ class Walk:
         self._data_prefix = data_prefix
         self._deep = deep
         self._fetches = fetches
+        self._clock = clock
         self._fetcher = FetchHandle(self._store, clock=clock)
         self._counts: Counter[str] = Counter()
         self._findings: list[Finding] = []
@@ -208,7 +209,7 @@ class Walk:
     def _check_readers(self, head: Head) -> None:
         for name, group in sorted(head.groups.items()):
             self._counts["groups"] += 1
-            register = open_cursor(self._store, name, group.generation)
+            register = open_cursor(self._store, name, group.generation, clock=self._clock)
             self._inventory.mark(register.key)
             try:
                 cursor = register.read().value
