@@ -1,4 +1,4 @@
-"""A read that is falsified once counts for nothing: every reader reads again before it says that an object is damaged."""
+"""A read that is falsified once counts for nothing: readers read again before they call an object damaged."""
 
 from __future__ import annotations
 
