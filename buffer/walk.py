@@ -102,6 +102,7 @@ class Walk:
                 yield from state.entries_after(first - 1, _ENTRIES_AT_ONCE)
             return
         at, end, head = state.first_sequence, state.next_sequence, state
+        missing = ""
         while at < end:
             if at >= head.tail_start:
                 yield from head.tail_descriptors(at, end - at)
@@ -109,9 +110,10 @@ class Walk:
             ref, found = self._descend(head, at)
             if found is not None:
                 yield from found
-            elif (fresh := self._fresh_head()).revision != head.revision:
-                # The head that refers to it is old: a collector may have trimmed through it since.
-                head = fresh
+            elif ref.name != missing and (fresh := self._fresh_head()).revision != head.revision:
+                # The head that refers to it is old: a collector may have trimmed through it since. If a newer head
+                # refers to it, too, it is missing, however often writers change the head meanwhile.
+                missing, head = ref.name, fresh
                 at = max(at, head.first_sequence)
                 continue
             else:
