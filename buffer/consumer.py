@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from threading import Condition, Lock
-from typing import TYPE_CHECKING, Protocol
+from threading import Condition, Lock, RLock
+from typing import TYPE_CHECKING, Final, Protocol
 
 from forebay.buffer import metrics
 from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.closing import Closing
-from forebay.buffer.errors import Closed, InvalidInput, NotFound, Trimmed
+from forebay.buffer.errors import Closed, InvalidInput, NotFound, Timeout, Trimmed
 from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import trimmed
-from forebay.buffer.polling import POLL_FLOOR, Arrivals
+from forebay.buffer.polling import POLL_FLOOR, Arrivals, count_race
 from forebay.buffer.store import ObjectStore, open_store
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ _log = logging.getLogger("forebay.consumer")
 
 DEQUEUE_EVERY = 100
 """`ack` writes the manifest once for so many batches."""
+MAX_SKIPS: Final = 100
+"""Maximum number of times in one call that retention may drop what comes next before it can be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,20 @@ class ReadSide(Protocol):
     @property
     def conflict_rate(self) -> float:
         """The share of writes that met another writer."""
+
+
+class _Place:
+    """Where a look found batches: what is needed to hand them out once, and to undo that."""
+
+    __slots__ = ("cursor", "first", "last", "moved")
+
+    def __init__(self, cursor: int | None, first: int, last: int) -> None:
+        self.cursor = cursor
+        """The cursor before them."""
+        self.first = first
+        self.last = last
+        self.moved = False
+        """Whether they were handed out."""
 
 
 class Consumer(Closing):
@@ -141,12 +157,13 @@ class Consumer(Closing):
         self.skipped = 0
         """Batches that were trimmed before they could be read, with `on_trimmed="skip"`."""
         self._fetcher = FetchHandle(self._store, clock=self._clock)
-        self._moving = Lock()
+        self._moving = RLock()
         self._acking = Lock()
         self._closing = Condition()
         self._closed = False
         self._cursor = last_acked
         self._first_handed_out: int | None = None
+        self._lost: int | None = None
         self._frontier: int | None = None
         self._unwritten_acks = 0
         self._gaps: dict[int, int] = {}
@@ -174,26 +191,52 @@ class Consumer(Closing):
         """Return the next batch, or None if there is none yet.
 
         The cursor moves only once the batch is here: after an error or an interrupt, the next call reads the same one.
+        An interrupt is any exception that Python raises between two instructions, such as `KeyboardInterrupt`. If it
+        comes after the cursor has moved, the cursor is moved back. If another thread has read on by then, nothing from
+        the interrupted batch on can be acknowledged here any more, and a new consumer reads it again.
+
+        What remains: a second interrupt while the cursor is moved back, and one that comes when this call has returned
+        and the caller has not stored the result yet. CPython looks for signals only when a function begins, at the end
+        of a call of C code and when a loop jumps back, so `batch = consumer.next_batch()` leaves it no such moment,
+        unless a debugger or tracer is running. `ack` notices a lost batch, because it goes one by one; `ack_through`
+        cannot.
         """
+        races = 0
         while True:
-            cursor, batch = self._peek()
-            if batch is None or self._take(cursor, batch):
-                return batch
+            place, batch = self._peek()
+            if batch is None:
+                return None
+            try:
+                if self._take(place, batch):
+                    return batch
+            except BaseException:
+                self._put_back(place, batch)
+                raise
+            races = count_race(races)
 
     def next_descriptors(self, max_batches: int) -> list[BatchDescriptor]:
         """Return up to `max_batches` descriptors after the last one handed out, by one look at the manifest.
 
         No object is touched. Each is handed out once by this consumer, fetched or not; the one that takes over starts
-        again at the first that was not acknowledged. With 0, nothing is read.
+        again at the first that was not acknowledged. With 0, nothing is read. After an error or an interrupt, the next
+        call finds the same ones, as with `next_batch`.
         """
         max_batches = check_whole(max_batches, "max_batches")
         if max_batches == 0:
             self._check_open()
             return []
+        races = 0
         while True:
-            cursor, found = self._look(max_batches)
-            if not found or self._hand_out(cursor, found[0].sequence, found[-1].sequence):
+            place, found = self._look(max_batches)
+            if place is None:
                 return found
+            try:
+                if self._hand_out(place):
+                    return found
+            except BaseException:
+                self._undo(place)
+                raise
+            races = count_race(races)
 
     def fetch_handle(self) -> FetchHandle:
         """Return what fetches descriptors in workers: threads, processes or other machines."""
@@ -229,7 +272,13 @@ class Consumer(Closing):
         """
         self._check_open()
         return Arrivals(
-            self._peek, self._take, self._wait, patience=wait, longest=self._max_poll_interval, clock=self._clock
+            self._peek,
+            self._take,
+            self._put_back,
+            self._wait,
+            patience=wait,
+            longest=self._max_poll_interval,
+            clock=self._clock,
         )
 
     def __iter__(self) -> Arrivals[Batch]:
@@ -251,7 +300,9 @@ class Consumer(Closing):
         with self._acking:
             first = self._check_handed_out(sequence)
             following = first if self._frontier is None else self._frontier + 1
-            expected = self._gaps.get(following, following)
+            expected = following
+            while expected in self._gaps:  # one gap may begin where another ends
+                expected = self._gaps[expected]
             if sequence != expected:
                 raise InvalidInput(f"{self.url}: batch {expected} must be acknowledged next, not {sequence}")
             if self._unwritten_acks + 1 >= DEQUEUE_EVERY:
@@ -390,6 +441,7 @@ class Consumer(Closing):
             with self._moving:
                 self._cursor = first - 1
                 self._first_handed_out = None
+                self._lost = None
                 self._frontier = None
                 self._gaps.clear()
 
@@ -403,10 +455,10 @@ class Consumer(Closing):
     def _attributes(self) -> dict[str, str]:
         return {"buffer": self._store.url}
 
-    def _look(self, max_batches: int) -> tuple[int | None, list[BatchDescriptor]]:
-        """The cursor, and what follows it in the manifest."""
-        self._check_open()
-        while True:
+    def _look(self, max_batches: int) -> tuple[_Place | None, list[BatchDescriptor]]:
+        """What follows the cursor in the manifest, and where that is; None if there is nothing."""
+        for _ in range(MAX_SKIPS):
+            self._check_open()
             cursor = self._cursor
             try:
                 found = self._side.look(self._claim, cursor, max_batches)
@@ -416,7 +468,18 @@ class Consumer(Closing):
                 self._skip(cursor, error.first)
             else:
                 metrics.queue_length.set(self._side.waiting(), self._attributes)
-                return cursor, found
+                return (_Place(cursor, found[0].sequence, found[-1].sequence) if found else None), found
+        raise self._outpaced()
+
+    def _look_beyond(self, after: int, max_batches: int) -> list[BatchDescriptor]:
+        """What follows batches that were found and are not handed out; none if those are trimmed by now.
+
+        The next look from the cursor sees to what was trimmed.
+        """
+        try:
+            return self._side.look(self._claim, after, max_batches)
+        except Trimmed:
+            return []
 
     def _skip(self, cursor: int | None, first: int) -> None:
         """Go on at the first batch left, and count what was missed once."""
@@ -425,38 +488,75 @@ class Consumer(Closing):
         with self._moving:
             if self._cursor != cursor:
                 return
-            self._cursor = first - 1
+            # The cursor last: after an interrupt before it, the same gap is found again.
             self._gaps[missing] = first
             self.skipped += first - missing
+            self._cursor = first - 1
         _log.warning("%s: %d batches were trimmed unread; going on at %d", self.url, first - missing, first)
 
-    def _peek(self) -> tuple[int | None, Batch | None]:
-        cursor, found = self._look(1)
-        while found:
+    def _outpaced(self) -> Timeout:
+        return Timeout(
+            f"{self.url}: {MAX_SKIPS} times in a row, retention dropped the next batch before it could be read. Read "
+            "again, and retain batches for longer than it takes to read them"
+        )
+
+    def _peek(self) -> tuple[_Place | None, Batch | None]:
+        place, found = self._look(1)
+        for _ in range(MAX_SKIPS):
+            if not found:
+                return None, None
             try:
-                return cursor, self.fetch_descriptor(found[0])
+                return place, self.fetch_descriptor(found[0])
             except NotFound as error:
                 if error.bucket:
                     raise
                 # Swept since the look? Then another took over, or retention dropped it, and a second look says so.
-                missing, (cursor, found) = found[0], self._look(1)
+                missing, (place, found) = found[0], self._look(1)
                 if found and found[0] == missing:
                     raise
-        return cursor, None
+        raise self._outpaced()
 
-    def _take(self, cursor: int | None, batch: Batch) -> bool:
-        return self._hand_out(cursor, batch.sequence, batch.sequence)
+    def _take(self, place: _Place | None, _batch: Batch) -> bool:
+        return place is not None and self._hand_out(place)
 
-    def _hand_out(self, cursor: int | None, first: int, last: int) -> bool:
+    def _put_back(self, place: _Place | None, _batch: Batch) -> None:
+        if place is not None:
+            self._undo(place)
+
+    def _hand_out(self, place: _Place) -> bool:
         """Move the cursor over what was found after it, unless another thread has moved it since."""
         with self._moving:
-            if self._cursor != cursor:
+            if self._cursor != place.cursor:
                 return False
+            place.moved = True
+            if self._first_handed_out is None:
+                self._first_handed_out = place.first
+            self._cursor = place.last
+        metrics.descriptors_handed_out.add(place.last - place.first + 1, self._attributes)
+        return True
+
+    def _undo(self, place: _Place) -> None:
+        """Move the cursor back over batches that an interrupt kept from being returned."""
+        with self._moving:
+            if not place.moved:
+                return
+            place.moved = False
+            if self._cursor in (place.cursor, place.last):
+                self._cursor = place.cursor
+                if self._first_handed_out == place.first:
+                    self._first_handed_out = None
+            elif self._lost is None or self._lost > place.first:
+                # Another thread has read on. Nothing may be acknowledged past what nobody was given.
+                self._lost = place.first
+
+    def _hand_out_through(self, first: int, last: int) -> None:
+        """Move the cursor over batches that were found, unless it is beyond them. Repeating it does nothing."""
+        with self._moving:
             if self._first_handed_out is None:
                 self._first_handed_out = first
-            self._cursor = last
-        metrics.descriptors_handed_out.add(last - first + 1, self._attributes)
-        return True
+            if self._cursor is None or self._cursor < last:
+                self._cursor = last
+                metrics.descriptors_handed_out.add(last - first + 1, self._attributes)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -468,6 +568,11 @@ class Consumer(Closing):
         first, cursor = self._first_handed_out, self._cursor
         if first is None or cursor is None or not first <= sequence <= cursor:
             raise InvalidInput(f"{self.url}: batch {sequence} was never handed out, so it cannot be acknowledged")
+        if self._lost is not None and sequence >= self._lost:
+            raise InvalidInput(
+                f"{self.url}: batch {sequence} cannot be acknowledged, because the call that read batch {self._lost} "
+                "was interrupted while another thread read on: open a new consumer, which reads it again"
+            )
         return first
 
     def _write_acks(self, through: int) -> None:

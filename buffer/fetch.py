@@ -16,6 +16,7 @@ from forebay.buffer.batch import DEFAULT_MAX_RAW_BYTES, DecodedBatch, decode_bat
 from forebay.buffer.checksum import crc32c
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import Corrupt, NotFound
+from forebay.buffer.reread import read_sound
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -128,7 +129,7 @@ class FetchHandle:
 
         Raises:
             NotFound: its object is gone.
-            Corrupt: its bytes are no batch, or unpack to more than the manifest says.
+            Corrupt: its bytes are no batch, or unpack to more than the manifest says, also when they are read again.
         """
         began = self._clock.monotonic()
         batch = self.decode(descriptor, self.fetch_raw(descriptor))
@@ -140,8 +141,11 @@ class FetchHandle:
 
         Raises:
             NotFound: its object is gone.
-            Corrupt: its bytes are not those that the manifest tells of.
+            Corrupt: its bytes are not those that the manifest tells of, also when they are read again.
         """
+        return read_sound(lambda: self._read(descriptor), self._clock)
+
+    def _read(self, descriptor: BatchDescriptor) -> bytes | memoryview:
         try:
             data = self.store.get(descriptor.location).data
         except NotFound as error:
@@ -165,9 +169,22 @@ class FetchHandle:
     def decode(self, descriptor: BatchDescriptor, data: bytes | memoryview) -> Batch:
         """Return the batch of what `fetch_raw` returned: `fetch` in two steps, for who reads on other threads.
 
+        If the manifest has no checksum of the batch (version 1), decoding is what finds damage. Then the object is read
+        again before it counts as damaged.
+
         Raises:
+            NotFound: its object had to be read again, and is gone.
             Corrupt: the bytes are no batch, or unpack to more than the manifest says.
         """
+        if descriptor.facts is not None:
+            return self._decode(descriptor, data)  # its checksum was right: reading it again would change nothing
+        return read_sound(
+            lambda: self._decode(descriptor, data),
+            self._clock,
+            again=lambda: self._decode(descriptor, self._read(descriptor)),
+        )
+
+    def _decode(self, descriptor: BatchDescriptor, data: bytes | memoryview) -> Batch:
         limit = DEFAULT_MAX_RAW_BYTES
         if descriptor.facts is not None:
             # What budgets of memory were reckoned with.

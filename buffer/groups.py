@@ -281,7 +281,7 @@ class Groups:
     def list(self) -> list[GroupState]:
         """Return every group, by name."""
         head = self._head()
-        return [describe_group(self._queue.store, head, name) for name in sorted(head.groups)]
+        return [describe_group(self._queue.store, head, name, clock=self._clock) for name in sorted(head.groups)]
 
     def describe(self, name: str) -> GroupState:
         """Return one group.
@@ -289,7 +289,7 @@ class Groups:
         Raises:
             NotFound: there is none of that name.
         """
-        return describe_group(self._queue.store, self._head(), name)
+        return describe_group(self._queue.store, self._head(), name, clock=self._clock)
 
     def reset(self, name: str, to: str | int | datetime, *, force: bool = False) -> GroupState:
         """Let a group read again from another place, back or forth; its consumer, if any, is fenced.
@@ -310,7 +310,8 @@ class Groups:
         def is_mine(head: Head) -> bool:
             return name in head.groups and head.groups[name].generation == generation
 
-        return describe_group(self._queue.store, self._queue.change_head(change, is_mine), name)
+        changed = self._queue.change_head(change, is_mine)
+        return describe_group(self._queue.store, changed, name, clock=self._clock)
 
     def delete(self, name: str, *, force: bool = False) -> None:
         """Forget a group, so that it holds nothing back any more; its consumer, if any, is fenced.
@@ -351,7 +352,7 @@ class Groups:
         )
 
 
-def describe_group(store: ObjectStore, head: Head, name: str) -> GroupState:
+def describe_group(store: ObjectStore, head: Head, name: str, *, clock: Clock | None = None) -> GroupState:
     """Return one group of a head, by a look at its cursor.
 
     Raises:
@@ -361,7 +362,7 @@ def describe_group(store: ObjectStore, head: Head, name: str) -> GroupState:
     if group is None:
         known = ", ".join(sorted(head.groups)) or "none"
         raise NotFound(f"{store.url} has no group {name!r}; there are: {known}")
-    cursor = open_cursor(store, name, group.generation).read().value
+    cursor = open_cursor(store, name, group.generation, clock=clock).read().value
     acked = None if cursor is None else cursor.acked
     following = group.start if acked is None else acked + 1
     return GroupState(

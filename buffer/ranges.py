@@ -6,7 +6,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, overload
 
-from forebay.buffer.errors import InvalidInput, NotFound, Trimmed
+from forebay.buffer.errors import Corrupt, InvalidInput, NotFound, Trimmed
 from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import trimmed
@@ -120,6 +120,8 @@ class _Range:
 def _plan(queue: Queue, state: State, at: int, end: int) -> Iterator[BatchDescriptor]:
     while at < end:
         found = queue.descriptors(at, min(_PIECE, end - at), state=state)
+        if not found:
+            raise Corrupt(f"{queue.url} lists batch {at} no more: somebody deleted or replaced the manifest")
         yield from found
         at += len(found)
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from forebay.buffer.backoff import full_jitter
 from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.errors import ForebayError, InvalidInput, NotFound, Timeout, Unavailable, Unknown
+from forebay.buffer.reread import read_sound
 from forebay.buffer.store.base import Applied, InDoubt, NotApplied
 
 if TYPE_CHECKING:
@@ -122,19 +123,34 @@ class Register(Generic[T]):
             return self._conflicts / self._writes if self._writes else 0.0
 
     def read(self) -> Snapshot[T]:
-        """Return what is there now."""
+        """Return what is there now.
+
+        Raises:
+            Corrupt: what is there does not decode, also when it is read again.
+        """
+        return read_sound(self._read, self.clock)
+
+    def read_if_changed(self, known: Snapshot[T]) -> Snapshot[T]:
+        """Return what is there now, or `known` itself for the price of a conditional read if that is still it.
+
+        Raises:
+            Corrupt: what is there does not decode, also when it is read again.
+        """
+        version = known.version
+        if version is None:
+            return self.read()
+        return read_sound(lambda: self._read_if_changed(known, version), self.clock, again=self._read)
+
+    def _read(self) -> Snapshot[T]:
         try:
             found = self.store.get(self.key)
         except NotFound as error:
             return _absent(error)
         return Snapshot(self.decode(found.data), found.version, found.data)
 
-    def read_if_changed(self, known: Snapshot[T]) -> Snapshot[T]:
-        """Return what is there now, or `known` itself for the price of a conditional read if that is still it."""
-        if known.version is None:
-            return self.read()
+    def _read_if_changed(self, known: Snapshot[T], version: str) -> Snapshot[T]:
         try:
-            found = self.store.get_if_changed(self.key, known.version)
+            found = self.store.get_if_changed(self.key, version)
         except NotFound as error:
             return _absent(error)
         return known if found is None else Snapshot(self.decode(found.data), found.version, found.data)

@@ -241,7 +241,8 @@ class Observer:
         )
 
     def _describe_groups(self, head: Head, now_ms: int) -> tuple[GroupStats, ...]:
-        groups = in_parallel(lambda name: describe_group(self._queue.store, head, name), sorted(head.groups))
+        store, clock = self._queue.store, self._clock
+        groups = in_parallel(lambda name: describe_group(store, head, name, clock=clock), sorted(head.groups))
         return tuple(
             GroupStats(
                 group.name,

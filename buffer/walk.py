@@ -41,6 +41,7 @@ class Walk:
         self._data_prefix = data_prefix
         self._deep = deep
         self._fetches = fetches
+        self._clock = clock
         self._fetcher = FetchHandle(self._store, clock=clock)
         self._counts: Counter[str] = Counter()
         self._findings: list[Finding] = []
@@ -104,6 +105,7 @@ class Walk:
                 yield from state.entries_after(first - 1, _ENTRIES_AT_ONCE)
             return
         at, end, head = state.first_sequence, state.next_sequence, state
+        missing = ""
         while at < end:
             if at >= head.tail_start:
                 yield from head.tail_descriptors(at, end - at)
@@ -111,9 +113,10 @@ class Walk:
             ref, found = self._descend(head, at)
             if found is not None:
                 yield from found
-            elif (fresh := self._fresh_head()).revision != head.revision:
-                # The head that refers to it is old: a collector may have trimmed through it since.
-                head = fresh
+            elif ref.name != missing and (fresh := self._fresh_head()).revision != head.revision:
+                # The head that refers to it is old: a collector may have trimmed through it since. If a newer head
+                # refers to it, too, it is missing, however often writers change the head meanwhile.
+                missing, head = ref.name, fresh
                 at = max(at, head.first_sequence)
                 continue
             else:
@@ -211,7 +214,7 @@ class Walk:
     def _check_readers(self, head: Head) -> None:
         for name, group in sorted(head.groups.items()):
             self._counts["groups"] += 1
-            register = open_cursor(self._store, name, group.generation)
+            register = open_cursor(self._store, name, group.generation, clock=self._clock)
             self._inventory.mark(register.key)
             try:
                 cursor = register.read().value

@@ -98,7 +98,7 @@ class BufferCollector:
 
     def _collect_v2(self, head: Head, store_time_ms: int, *, dry_run: bool) -> CollectionReport:
         settings = self._settings
-        collection = CollectionV2(self._queue, head.buffer_id)
+        collection = CollectionV2(self._queue, head.buffer_id, clock=self._clock)
         now_ms = store_time_ms
         # In a buffer that nobody writes, the store's time of it stands still: no hold would expire, nothing would come
         # of age. Our own clock only says when to ask again; if it is wrong, that is one write for nothing.

@@ -12,6 +12,7 @@ from forebay.buffer.names import at_time
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from forebay.buffer.clock import Clock
     from forebay.buffer.manifest.head import Group, Head, Hold, Node
     from forebay.buffer.store import ObjectStore
     from forebay.gc.retention import Retention
@@ -115,13 +116,13 @@ def _frontiers(head: Head, frontiers: Frontiers) -> list[int]:
     return found
 
 
-def read_frontier(store: ObjectStore, buffer_id: str, name: str, group: Group) -> int:
+def read_frontier(store: ObjectStore, buffer_id: str, name: str, group: Group, *, clock: Clock | None = None) -> int:
     """Return the first sequence that a group has not acknowledged.
 
     Raises:
         Corrupt: its cursor is damaged, or another buffer's.
     """
-    register = open_cursor(store, name, group.generation)
+    register = open_cursor(store, name, group.generation, clock=clock)
     cursor = register.read().value
     if cursor is None:
         return group.start

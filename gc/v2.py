@@ -16,6 +16,7 @@ from forebay.gc.trim import CursorNeeded, Decision, Frontiers, decide, read_fron
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from forebay.buffer.clock import Clock
     from forebay.buffer.manifest import Queue
     from forebay.buffer.manifest.head import Hold, Node, Ref
     from forebay.gc.retention import Retention
@@ -27,8 +28,9 @@ _MOST_STARTS = 100
 class CollectionV2:
     """One collection of one buffer; whatever the manifest becomes meanwhile, it must stay that buffer's."""
 
-    def __init__(self, queue: Queue, buffer_id: str) -> None:
+    def __init__(self, queue: Queue, buffer_id: str, *, clock: Clock | None = None) -> None:
         self._queue = queue
+        self._clock = clock
         self._buffer_id = buffer_id
         self._frontiers: Frontiers = {}
         self._nodes: dict[str, Node] = {}
@@ -129,7 +131,7 @@ class CollectionV2:
     def _read_frontiers(self, head: Head) -> None:
         for name, group in head.groups.items():
             if (name, group.generation) not in self._frontiers:
-                frontier = read_frontier(self._queue.store, self._buffer_id, name, group)
+                frontier = read_frontier(self._queue.store, self._buffer_id, name, group, clock=self._clock)
                 self._frontiers[name, group.generation] = frontier
 
     def _load(self, ref: Ref, head: Head) -> None:

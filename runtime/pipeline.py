@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from forebay.buffer import metrics
 from forebay.buffer.backoff import full_jitter
-from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, NotFound
+from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, NotFound, Unavailable
 from forebay.runtime import dead_letter
 from forebay.runtime.admission import Admission, held_bytes
 from forebay.runtime.committing import Raised, ask, commit
@@ -156,6 +156,7 @@ class Pipeline:
         except MemoryError:
             raise  # this machine's fault, not the batch's
         except Exception as error:  # noqa: BLE001 - a decoder may raise anything
+            _check_same_again(reading, batch)
             self._bury(reading, descriptor, batch, _describe(error))
             return
         if not isinstance(table, pa.Table):
@@ -296,6 +297,18 @@ class Pipeline:
             )
         with self.lock:
             reading.dead_letters += 1
+
+
+def _check_same_again(reading: Reading, batch: Batch) -> None:
+    """Raise `Unavailable` if a batch without a checksum (version 1) is not the same when it is fetched again."""
+    if batch.descriptor.facts is not None:
+        return
+    try:
+        again = reading.fetcher.fetch(batch.descriptor)
+    except (Corrupt, NotFound):
+        return
+    if not again.arrow.equals(batch.arrow):
+        raise Unavailable(f"{reading.url}: batch {batch.sequence} was not the same when it was fetched again")
 
 
 def _describe(error: Exception) -> str:

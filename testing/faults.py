@@ -23,7 +23,11 @@ _T = TypeVar("_T")
 
 
 class Fault(Enum):
-    """What can go wrong with one call. Faults of a write's answer are plain failures on a read."""
+    """What can go wrong with one call.
+
+    A fault of a write's answer is a plain failure on a read. `FALSIFY` does nothing to a call that returns no object: a
+    write, a listing, a deletion, or a conditional read of what has not changed.
+    """
 
     FAIL = "the request never reaches the store"
     LOSE_ANSWER = "the store does it, and the answer is lost"
@@ -32,6 +36,7 @@ class Fault(Enum):
     OWN_RETRY = "the store does it, the client library asks again, and reports the failed condition that it met"
     BUSY = "the store answers 409: try again"
     OVERLOADED = "the store answers 503 without having done it"
+    FALSIFY = "the answer to a read has one bit of the object wrong; what is stored is right"
     DELAY = "it is done, slowly"
     STALL = "it waits until `release()`, and is then done"
     CRASH = "the caller dies just before the call: `Crash` is raised"
@@ -50,7 +55,7 @@ WRITE_FAULTS = (
     Fault.OVERLOADED,
     Fault.DELAY,
 )
-"""What a seeded schedule draws from unless told otherwise: everything after which the caller lives on."""
+"""What a seeded schedule draws from unless told otherwise: every fault of a write after which the caller lives on."""
 
 _DELAY_SECONDS = 0.05
 _MAX_LATE_CALLS = 6
@@ -90,7 +95,7 @@ class FaultyStore(ObjectStore):
         self._clock = clock or SystemClock()
         self._lock = Lock()
         self._numbered = 0
-        self._late_random = Random(0)
+        self._random = Random(0)
         self._late: list[tuple[int, Callable[[], object]]] = []
         self._released = Event()
 
@@ -110,7 +115,7 @@ class FaultyStore(ObjectStore):
         kinds = tuple(faults)
         random = Random(seed)
         store._choose = lambda _number: random.choice(kinds) if random.random() < rate else None
-        store._late_random = random
+        store._random = random
         return store
 
     def release(self) -> None:
@@ -135,11 +140,16 @@ class FaultyStore(ObjectStore):
 
     def get(self, key: str) -> StoredObject:
         """Read through, unless a fault says otherwise."""
-        return self._call("get", key, lambda: self.inner.get(key))
+        return self._call("get", key, lambda: self.inner.get(key), self._flip_a_bit)
 
     def get_if_changed(self, key: str, version: str) -> StoredObject | None:
         """Read through, unless a fault says otherwise."""
-        return self._call("get_if_changed", key, lambda: self.inner.get_if_changed(key, version))
+        return self._call(
+            "get_if_changed",
+            key,
+            lambda: self.inner.get_if_changed(key, version),
+            lambda found: None if found is None else self._flip_a_bit(found),
+        )
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
         """List through, unless a fault says otherwise."""
@@ -179,9 +189,21 @@ class FaultyStore(ObjectStore):
             request()
         return fault
 
-    def _call(self, kind: str, key: str, do: Callable[[], _T]) -> _T:
+    def _flip_a_bit(self, found: StoredObject) -> StoredObject:
+        data = bytearray(found.data)
+        if data:
+            with self._lock:
+                bit = self._random.randrange(8 * len(data))
+            data[bit // 8] ^= 1 << bit % 8
+        return StoredObject(bytes(data), found.version)
+
+    def _call(
+        self, kind: str, key: str, do: Callable[[], _T], falsify: Callable[[_T], _T] = lambda answer: answer
+    ) -> _T:
         fault = self._next_fault(kind)
         match fault:
+            case Fault.FALSIFY:
+                return falsify(do())
             case None | Fault.DELAY | Fault.STALL | Fault.CRASH | Fault.CRASH_AFTER | Fault.KILL | Fault.KILL_AFTER:
                 return self._do(fault, do)
             case _:
@@ -199,7 +221,7 @@ class FaultyStore(ObjectStore):
                 return InDoubt(fault.value)
             case Fault.LATE:
                 with self._lock:
-                    due = self._numbered + self._late_random.randrange(_MAX_LATE_CALLS)
+                    due = self._numbered + self._random.randrange(_MAX_LATE_CALLS)
                     self._late.append((due, do))
                 return InDoubt(fault.value)
             case Fault.OWN_RETRY:

@@ -20,6 +20,7 @@ LAYERS = [
         "forebay.buffer.errors",
         "forebay.buffer.metrics",
         "forebay.buffer.polling",
+        "forebay.buffer.reread",
     },
     {"forebay.buffer.store"},
     {

@@ -18,6 +18,7 @@ from forebay.buffer.eventlog.cursors import Cursors
 from forebay.buffer.eventlog.lines import LinesFile
 from forebay.buffer.eventlog.model import CompactReport
 from forebay.buffer.manifest.topic import partition_name
+from forebay.buffer.reread import read_sound
 from forebay.buffer.store.file import FileStore
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class FilesBackend(Backend):
         self._store = FileStore(url)
         self.url = self._store.url
         self._root = Path(unquote(urlsplit(self.url).path))
+        self._clock = clock
         self._cursors = Cursors(self._store, clock=clock, random=random)
         self._process = os.getpid()
         self._folders: dict[str, _TopicFolder] = {}
@@ -109,6 +111,9 @@ class FilesBackend(Backend):
 
     def partitions(self, topic: str) -> int | None:
         """Return how many there are."""
+        return read_sound(lambda: self._read_partitions(topic), self._clock)
+
+    def _read_partitions(self, topic: str) -> int | None:
         key = _record_key(topic)
         try:
             return msgspec.json.decode(self._store.get(key).data, type=_Topic).partitions

@@ -12,6 +12,7 @@ from forebay.buffer.errors import Corrupt
 from forebay.buffer.manifest.envelope import pack
 from forebay.buffer.manifest.head import Node, describe_all, read_node
 from forebay.buffer.names import LOWEST, ulid_in
+from forebay.buffer.reread import read_sound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,7 +67,7 @@ class Segments:
 
         Raises:
             NotFound: it is gone: the reference is old, or the buffer is damaged.
-            Corrupt: it is not what the reference says.
+            Corrupt: it is not what the reference says, also when it is read again.
         """
         return self._load(ref, buffer_id).node
 
@@ -78,13 +79,16 @@ class Segments:
                 return kept
         if not names.is_ulid(ref.name):
             raise Corrupt(f"{self._store.url}: its manifest refers to {ref.name!r}, which is not a segment's name")
+        return self._keep(ref.name, _KeptNode(read_sound(lambda: self._read(ref, buffer_id), self._clock)))
+
+    def _read(self, ref: Ref, buffer_id: str) -> Node:
         location = f"{self._store.url}/{node_key(ref.name)}"
         node = read_node(self._store.get(node_key(ref.name)).data, location)
         if node.buffer_id != buffer_id:
             raise Corrupt(f"{location} belongs to buffer {node.buffer_id}; this one is {buffer_id}")
         if not node.is_behind(ref):
             raise Corrupt(f"{location} is not what the manifest says of it")
-        return self._keep(ref.name, _KeptNode(node))
+        return node
 
     def _keep(self, name: str, read: _KeptNode) -> _KeptNode:
         with self._lock:

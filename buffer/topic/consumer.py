@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import contextmanager
+from itertools import islice
 from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.closing import Closing
-from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Closed, Fenced, ForebayError, InvalidInput
-from forebay.buffer.polling import Arrivals
+from forebay.buffer.consumer import MAX_SKIPS, Consumer
+from forebay.buffer.errors import Closed, Fenced, ForebayError, InvalidInput, NotFound, Timeout
+from forebay.buffer.polling import Arrivals, count_race
 from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic, check_place, in_parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
     from typing import Any, Literal
 
@@ -90,6 +91,8 @@ class TopicConsumer(Closing):
         self._closing = Condition()
         self._closed = False
         self._fenced: Fenced | None = None
+        # Looked up, but not handed out yet: the partitions' own cursors move when these are taken. So an interrupt in
+        # the middle of a look loses nothing.
         self._found: deque[PartitionDescriptor] = deque()
         self._turn = 0
         self._looked_at = self._clock.monotonic()
@@ -107,25 +110,42 @@ class TopicConsumer(Closing):
 
         No object is touched. Each is handed out once by this consumer, fetched or not. With 0, nothing is read.
 
-        If a look fails, that is raised, and what the others found is handed out by the next call.
+        If a look fails, that is raised, and what the others found is handed out by the next call. After an interrupt,
+        the next call finds the same ones, as with `next_batch`.
         """
         if max_batches < 0:
             raise InvalidInput(f"max_batches must be 0 or more, not {max_batches}")
-        with self._lock:
-            self._check_open()
-            if max_batches and not self._found:
-                self._look(max_batches)
-            return [self._found.popleft() for _ in range(min(max_batches, len(self._found)))]
+        taken: list[PartitionDescriptor] = []
+        try:
+            with self._lock:
+                self._check_open()
+                if max_batches and not self._found:
+                    self._look(max_batches)
+                taken = list(islice(self._found, max_batches))
+                self._hand_out(taken)
+            return taken
+        except BaseException:
+            self._undo(taken)
+            raise
 
     def next_batch(self) -> PartitionBatch | None:
         """Return the next batch, or None if there is none yet: one of each partition in turn.
 
-        After an error or an interrupt, the next call reads the same one.
+        After an error or an interrupt, the next call reads the same one; what remains is what `Consumer.next_batch`
+        says. If another thread reads on meanwhile, it gets the interrupted batch, after later ones of its partition.
         """
+        races = 0
         while True:
             found, batch = self._peek()
-            if batch is None or self._take(found, batch):
-                return batch
+            if batch is None:
+                return None
+            try:
+                if self._take(found, batch):
+                    return batch
+            except BaseException:
+                self._put_back(found, batch)
+                raise
+            races = count_race(races)
 
     def fetch_handle(self) -> TopicFetchHandle:
         """Return what fetches descriptors in workers: threads, processes or other machines."""
@@ -140,7 +160,13 @@ class TopicConsumer(Closing):
         """
         self._check_open()
         return Arrivals(
-            self._peek, self._take, self._wait, patience=wait, longest=self._max_poll_interval, clock=self._clock
+            self._peek,
+            self._take,
+            self._put_back,
+            self._wait,
+            patience=wait,
+            longest=self._max_poll_interval,
+            clock=self._clock,
         )
 
     def __iter__(self) -> Arrivals[PartitionBatch]:
@@ -219,8 +245,8 @@ class TopicConsumer(Closing):
         """
         place = check_place(to)
         with self._lock:
+            self._found.clear()  # it was not handed out, so wherever the jump fails the next look finds it again
             self._each(lambda consumer: consumer.seek(place))
-            self._found.clear()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._consumers)} of {self._topic.partitions} partitions"
@@ -251,26 +277,31 @@ class TopicConsumer(Closing):
             self._turn = (self._turn + 1) % len(numbers)
             asking = numbers[self._turn :] + numbers[: self._turn]
             left = max_batches
+            reached: dict[int, int] = {}
             while asking and left:
                 share, more = divmod(left, len(asking))
                 # With fewer to find than partitions, the first are asked for one each, the others if that was not all.
                 asked = [(number, share + (place < more)) for place, number in enumerate(asking)]
                 later = [number for number, limit in asked if limit == 0]
                 asked = [(number, limit) for number, limit in asked if limit]
-                answers = in_parallel(self._ask, asked)
+                answers = in_parallel(self._ask, [(number, limit, reached.get(number)) for number, limit in asked])
                 found = [answer for answer in answers if not isinstance(answer, ForebayError)]
                 self._interleave(found)
                 left -= sum(len(descriptors) for _number, descriptors in found)
+                reached |= {number: got[-1].sequence for number, got in found if got}
                 failures = [answer for answer in answers if isinstance(answer, ForebayError)]
                 if failures:
                     raise next((error for error in failures if isinstance(error, Fenced)), failures[0])
                 full = {number for (number, limit), (_, got) in zip(asked, found, strict=True) if len(got) == limit}
                 asking = later + [number for number, _limit in asked if number in full]
 
-    def _ask(self, asked: tuple[int, int]) -> tuple[int, list[BatchDescriptor]] | ForebayError:
-        number, limit = asked
+    def _ask(self, asked: tuple[int, int, int | None]) -> tuple[int, list[BatchDescriptor]] | ForebayError:
+        number, limit, after = asked
+        consumer = self._consumers[number]
         try:
-            return number, self._consumers[number].next_descriptors(limit)
+            if after is not None:
+                return number, consumer._look_beyond(after, limit)  # noqa: SLF001
+            return number, consumer._look(limit)[1]  # noqa: SLF001 - a look that hands nothing out
         except ForebayError as error:
             return error  # after what the others have found is kept
 
@@ -280,23 +311,74 @@ class TopicConsumer(Closing):
             self._found += [PartitionDescriptor(n, got[place]) for n, got in found if place < len(got)]
 
     def _peek(self) -> tuple[PartitionDescriptor | None, PartitionBatch | None]:
-        with self._lock:
-            self._check_open()
-            if not self._found:
-                self._look(len(self._consumers))
-            if not self._found:
-                return None, None
-            found = self._found[0]
-        batch = self._consumers[found.partition].fetch_descriptor(found.descriptor)
-        return found, PartitionBatch(found.partition, batch)
+        for _ in range(MAX_SKIPS):
+            with self._lock:
+                self._check_open()
+                if not self._found:
+                    self._look(len(self._consumers))
+                if not self._found:
+                    return None, None
+                found = self._found[0]
+            try:
+                batch = self._consumers[found.partition].fetch_descriptor(found.descriptor)
+            except NotFound as error:
+                if error.bucket:
+                    raise
+                self._look_for_missing(found, error)
+            else:
+                return found, PartitionBatch(found.partition, batch)
+        raise Timeout(
+            f"{self.url}: {MAX_SKIPS} times in a row, retention dropped the next batch before it could be read. Read "
+            "again, and retain batches for longer than it takes to read them"
+        )
+
+    def _look_for_missing(self, found: PartitionDescriptor, error: NotFound) -> None:
+        """Forget what was looked up in a partition whose next batch is not there, if a second look says why.
+
+        Raises:
+            Fenced: another consumer took over, so the collector could sweep it.
+            Trimmed: retention dropped it, and `on_trimmed` is not `skip`.
+            NotFound: it should be there.
+        """
+        with self._lock, self._stopping_if_fenced():
+            if not self._found or self._found[0] is not found:
+                return  # another thread has seen to it
+            _place, listed = self._consumers[found.partition]._look(1)  # noqa: SLF001 - a look that hands nothing out
+            if listed and listed[0] == found.descriptor:
+                raise error
+            rest = [other for other in self._found if other.partition != found.partition]
+            self._found = deque([PartitionDescriptor(found.partition, first) for first in listed] + rest)
 
     def _take(self, found: PartitionDescriptor | None, _batch: PartitionBatch) -> bool:
         """Take what was fetched off the list, unless another thread has."""
         with self._lock:
-            if not self._found or self._found[0] is not found:
+            if found is None or not self._found or self._found[0] is not found:
                 return False
-            self._found.popleft()
+            self._hand_out([found])
             return True
+
+    def _put_back(self, found: PartitionDescriptor | None, _batch: PartitionBatch) -> None:
+        if found is not None:
+            self._undo([found])
+
+    def _hand_out(self, taken: Sequence[PartitionDescriptor]) -> None:
+        """Take the first ones off the list, and move their partitions' cursors over them."""
+        sequences: dict[int, list[int]] = {}
+        for number, descriptor in taken:
+            sequences.setdefault(number, []).append(descriptor.sequence)
+        for number, of_partition in sequences.items():
+            self._consumers[number]._hand_out_through(of_partition[0], of_partition[-1])  # noqa: SLF001
+        # Last, and in one step: after an interrupt before it, the next call hands the same ones out.
+        if len(taken) == 1:
+            self._found.popleft()
+        else:
+            self._found = deque(islice(self._found, len(taken), None))
+
+    def _undo(self, taken: Sequence[PartitionDescriptor]) -> None:
+        """Put what an interrupt kept from being returned in front of the list, unless it is still there."""
+        with self._lock:
+            if taken and not (self._found and self._found[0] is taken[0]):
+                self._found.extendleft(reversed(taken))
 
     def _of(self, partition: int) -> Consumer:
         self._check_open()

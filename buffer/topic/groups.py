@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING
 
 from forebay.buffer.errors import InvalidInput, NotFound
 from forebay.buffer.groups import Groups, GroupState
 from forebay.buffer.manifest import Head
+from forebay.buffer.manifest.topic import MAX_PARTITIONS
 from forebay.buffer.topic.topic import RECORD_KEY, Topic, check_place, in_parallel
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class TopicGroups:
 
         self._topic.register.update(remove, lambda record: name not in record.groups)
         partitions = self._topic.refresh().partitions
-        for number in count():
+        for number in range(MAX_PARTITIONS):
             # One above the count may have been made by somebody who is about to raise it, or who died before.
             if number >= partitions and not self._exists(number):
                 return

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
 from forebay.buffer.clock import system_random
-from forebay.buffer.errors import InvalidInput, Unknown
+from forebay.buffer.errors import InvalidInput, Timeout, Unknown
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.state import check_no_remains
 from forebay.buffer.manifest.topic import MAX_PARTITIONS, TopicRecord, partition_name
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from forebay.buffer.register import Register
 
 _log = logging.getLogger("forebay.topic")
+
+_MAX_ATTEMPTS: Final = 100
+"""Maximum number of times that partitions are prepared anew because groups were made or deleted meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ def add_partitions(
 
     Raises:
         InvalidInput: it has more than `total` already; partitions are never removed.
+        Timeout: groups were made or deleted again and again meanwhile; the number of partitions was not changed.
     """
     if not 1 <= total <= MAX_PARTITIONS:
         raise InvalidInput(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {total}")
@@ -149,7 +153,7 @@ class _Grower:
         def is_done(record: TopicRecord) -> bool:
             return record.partitions >= total or (new and record.partitions > 0)
 
-        while True:
+        for _ in range(_MAX_ATTEMPTS):
             before = existing(self._register.read(), self._store.url)
             if is_done(before):
                 return before.partitions, before
@@ -171,6 +175,10 @@ class _Grower:
             except _GroupsChanged:
                 continue
             return before.partitions, existing(after, self._store.url)
+        raise Timeout(
+            f"{self._store.url}: groups were made or deleted {_MAX_ATTEMPTS} times while partitions were being added; "
+            "the number of partitions was not changed. Try again"
+        )
 
     def _prepare(self, number: int, groups: Mapping[str, str]) -> None:
         """Make a partition's manifest, or what is missing in it, while nobody uses the partition yet."""

@@ -223,7 +223,9 @@ class Follower:
     # Snapshots
 
     def _load(self) -> None:
-        snapshot = None if self._snapshots is None else load_snapshot(self._snapshots, self._topic, self._count)
+        if self._snapshots is None:
+            return
+        snapshot = load_snapshot(self._snapshots, self._topic, self._count, clock=self._clock)
         if snapshot is not None:
             self.view.load(snapshot.partitions)
             self.applied = list(snapshot.applied)

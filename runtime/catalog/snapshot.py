@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import ForebayError, NotFound
 from forebay.buffer.manifest.envelope import pack, unpack
+from forebay.buffer.reread import read_sound
 from forebay.runtime.catalog.view import PartitionDump  # noqa: TC001 - msgspec reads the annotation
 
 if TYPE_CHECKING:
+    from forebay.buffer.clock import Clock
     from forebay.buffer.store import ObjectStore
 
 _log = logging.getLogger("forebay.catalog")
@@ -33,11 +36,15 @@ def write_snapshot(store: ObjectStore, snapshot: CatalogSnapshot) -> None:
     store.put(SNAPSHOT_KEY, pack(snapshot))
 
 
-def load_snapshot(store: ObjectStore, topic: str, partitions: int) -> CatalogSnapshot | None:
+def load_snapshot(
+    store: ObjectStore, topic: str, partitions: int, *, clock: Clock | None = None
+) -> CatalogSnapshot | None:
     """Return the snapshot that is there, or None if there is none that can be used; then everything is replayed."""
     location = f"{store.url}/{SNAPSHOT_KEY}"
     try:
-        snapshot = unpack(store.get(SNAPSHOT_KEY).data, CatalogSnapshot, location)
+        snapshot = read_sound(
+            lambda: unpack(store.get(SNAPSHOT_KEY).data, CatalogSnapshot, location), clock or SystemClock()
+        )
     except NotFound:
         return None
     except ForebayError:

@@ -103,6 +103,8 @@ class ClaimedBuffer:
         self._check_end(end)
         while first < end:
             found = self._queue.descriptors(first, min(_PIECE, end - first), state=self._state)
+            if not found:
+                raise Corrupt(f"{self._url} lists batch {first} no more: somebody deleted or replaced its manifest")
             yield from found
             first += len(found)
 

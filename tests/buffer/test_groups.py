@@ -17,7 +17,7 @@ from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.manifest.head import KEPT_ENTRIES
 from forebay.buffer.model import Facts, NewBatch
-from forebay.buffer.store.base import InDoubt
+from forebay.buffer.store.base import InDoubt, StoredObject
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
 
@@ -590,6 +590,27 @@ def test_acks_in_order_go_over_what_was_skipped(store: MemoryStore) -> None:
     consumer.ack(7)
     consumer.close()
     assert cursor_of(store, "etl").acked == 7
+
+
+def test_acks_in_order_go_over_gaps_that_follow_one_another(store: MemoryStore) -> None:
+    class Dropping(FaultyStore):
+        """Drops more when the reader looks again after its first skip."""
+
+        def get_if_changed(self, key: str, version: str) -> StoredObject | None:
+            found = super().get_if_changed(key, version)
+            if found is not None and key == "manifest" and Queue(store).read().first_sequence == 4:
+                trim(store, 6)
+            return found
+
+    consumer = Consumer(Dropping(store), group="etl", on_trimmed="skip")
+    assert read(consumer, 1) == [0]
+    consumer.ack(0)
+    trim(store, 4)
+    assert read(consumer, 1) == [6]
+    assert consumer.skipped == 5
+    consumer.ack(6)
+    consumer.close()
+    assert cursor_of(store, "etl").acked == 6
 
 
 def test_batch_that_fails_to_be_fetched_after_a_skip_is_not_counted_again(store: MemoryStore) -> None:

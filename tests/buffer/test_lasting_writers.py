@@ -294,3 +294,11 @@ def test_writers_of_a_topic_are_listed_and_forgotten_in_every_partition(capsys: 
     assert main(["writers", "forget", store.url, "etl"]) == 0
     assert main(["writers", "list", store.url]) == 0
     assert "no lasting writers" in capsys.readouterr().out
+
+
+def test_bucket_that_arrives_damaged_once_is_read_again(store: MemoryStore) -> None:
+    register(store, 0, MANY)
+    sealed = next(name for name in open_queue(store).lasting_writers() if f"={name}" not in head_of(store).writers)
+    falsified = FaultyStore(store, {1: Fault.FALSIFY}, only={"get"})
+    assert open_queue(falsified, sealed).resume() == 0
+    assert falsified.calls["get"] == 3, "the head, its bucket, and its bucket again"

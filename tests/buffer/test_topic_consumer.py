@@ -11,10 +11,12 @@ from threading import Thread
 import pytest
 
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Closed, Fenced, InvalidInput, Trimmed, Unavailable
+from forebay.buffer.errors import Closed, Fenced, InvalidInput, NotFound, Timeout, Trimmed, Unavailable
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.producer import Producer
+from forebay.buffer.store import StoredObject
+from forebay.buffer.store.folder import FolderStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import (
     PartitionDescriptor,
@@ -384,6 +386,94 @@ def test_trimmed_batches_are_raised_or_skipped_and_counted(store: MemoryStore) -
     with TopicConsumer(store, group="etl", on_trimmed="skip") as consumer:
         assert sorted(places(consumer.next_descriptors(9))) == [(0, 2), (1, 0)]
         assert consumer.skipped == 2
+
+
+def sweep(store: MemoryStore, partition: int, point: int) -> None:
+    """Drop a partition's batches before a sequence, and delete their objects, as retention does."""
+    buffer = Topic(store).partition(partition)
+    queue = Queue(buffer)
+    dropped = [found.location for found in queue.descriptors(queue.read().first_sequence, point)]
+    queue.change_head(lambda head: _trim(head, point), lambda head: head.first_sequence == point)
+    buffer.delete(dropped[:point])
+
+
+def test_batches_swept_between_look_and_fetch_are_skipped_and_counted(store: MemoryStore) -> None:
+    fill(store, {0: 4, 1: 2, 2: 1})
+    with TopicConsumer(store, group="etl", on_trimmed="skip") as consumer:
+        first = consumer.next_batch()  # and what the same look found in the other partitions
+        assert first is not None
+        unread = {0: 4, 1: 2, 2: 1}
+        unread[first.partition] -= 1
+        for number, count in ((0, 3), (1, 2), (2, 1)):
+            sweep(store, number, count)
+        assert [(found.partition, found.batch.sequence) for found in consumer] == [(0, 3)]
+        assert consumer.skipped == sum(unread.values()) - 1
+        consumer.ack_through(0, 3)
+
+
+def test_batch_swept_between_look_and_fetch_is_trimmed_and_a_seek_reads_on(store: MemoryStore) -> None:
+    fill(store, {0: 4, 1: 1})
+    with TopicConsumer(store, group="etl", partitions=[0, 1]) as consumer:
+        before = places([PartitionDescriptor(p, b.descriptor) for p, b in [consumer.next_batch()]])  # type: ignore[misc]
+        sweep(store, 0, 3)
+        for _ in range(2):
+            with pytest.raises(Trimmed) as caught:
+                list(consumer)
+        assert caught.value.first == 3
+        consumer.seek("earliest")
+        after = [(found.partition, found.batch.sequence) for found in consumer]
+    assert {*before, *after} >= {(0, 3), (1, 0)}
+
+
+def test_batch_that_is_missing_though_it_is_listed_is_not_found(store: MemoryStore) -> None:
+    fill(store, {1: 2})
+    buffer = Topic(store).partition(1)
+    buffer.delete([found.location for found in Queue(buffer).descriptors(0, 1)])
+    with TopicConsumer(store, group="etl", on_trimmed="skip") as consumer:
+        for _ in range(2):
+            with pytest.raises(NotFound, match="batch 0"):
+                consumer.next_batch()
+
+
+def test_batch_swept_after_another_took_over_is_fenced(store: MemoryStore) -> None:
+    fill(store, {0: 2, 1: 2})
+    consumer = TopicConsumer(store, group="etl", on_trimmed="skip")
+    assert consumer.next_batch() is not None
+    with TopicConsumer(store, group="etl"):
+        sweep(store, 0, 2)
+        sweep(store, 1, 2)
+        with pytest.raises(Fenced):
+            consumer.next_batch()
+        with pytest.raises(Fenced):
+            consumer.next_descriptors(1)
+
+
+def test_batch_that_was_looked_up_and_not_returned_cannot_be_acknowledged(store: MemoryStore) -> None:
+    fill(store, {0: 2, 1: 2, 2: 2})
+    consumer = TopicConsumer(store, group="etl")
+    first = consumer.next_batch()
+    assert first is not None
+    for number in {0, 1, 2} - {first.partition}:
+        with pytest.raises(InvalidInput, match="never handed out"):
+            consumer.ack_through(number, 0)
+    consumer.ack_through(first.partition, 0)
+
+
+def test_reading_gives_up_when_retention_is_always_faster(store: MemoryStore) -> None:
+    fill(store, {0: 1})
+
+    class Sweeping(FolderStore):
+        """A store in which each batch is dropped just before it is fetched, and another is there instead."""
+
+        def get(self, key: str) -> StoredObject:
+            if "/data/" in key:
+                fill(store, {0: 1})
+                sweep(store, 0, Queue(Topic(store).partition(0)).read().next_sequence - 1)
+            return super().get(key)
+
+    consumer = TopicConsumer(Sweeping(MemoryStore(store.url.rpartition("/")[0]), "topic"), on_trimmed="skip")
+    with pytest.raises(Timeout, match="retention dropped"):
+        consumer.next_batch()
 
 
 def _trim(head: Head, point: int) -> Head | None:

@@ -21,7 +21,7 @@ from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.envelope import pack
 from forebay.buffer.manifest.head import FANOUT, KEPT_ENTRIES
 from forebay.buffer.model import Facts, NewBatch
-from forebay.buffer.store import ObjectInfo
+from forebay.buffer.store import ObjectInfo, StoredObject
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import create_topic
 from forebay.buffer.verify import Severity, verify
@@ -427,3 +427,22 @@ def test_consumer_reads_what_verify_calls_ok(native: MemoryStore) -> None:
     append(native, 3)
     assert verify(native).severity is Severity.OK
     assert len(list(Consumer(native))) == 3
+
+
+def test_segment_that_is_missing_is_found_while_writers_change_the_head_all_the_time(native: MemoryStore) -> None:
+    append(native, 3 * KEPT_ENTRIES)
+    ref = head_of(native).refs[0]
+    key = f"segments/{ref.name}.segment"
+    native.delete([key])
+    looks = 0
+
+    class Busy(FaultyStore):
+        def get(self, wanted: str) -> StoredObject:
+            nonlocal looks
+            if wanted == key:
+                looks += 1
+                assert looks < 10, "it looks for the same segment again and again"
+                append(native, 1)
+            return super().get(wanted)
+
+    assert ("missing", key) in kinds(verify(Busy(native), clock=_clock))

@@ -17,7 +17,7 @@ from forebay.buffer.manifest import Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
 from forebay.runtime import Combining, DeadLetter, Fatal, Halted
-from forebay.testing import Fault, FaultyStore
+from forebay.testing import Fault, FaultyStore, ManualClock
 from forebay.testing.ledger import LedgerSink
 
 
@@ -244,3 +244,38 @@ def test_dead_letters_never_go_to_a_source() -> None:
     store = new_buffer("its-own-letters", 1)
     with Producer(store) as letters, pytest.raises(InvalidInput, match="another buffer"):
         run(store, LedgerSink(), dead_letters=letters)
+
+
+# Reads that are falsified once
+
+
+@pytest.mark.parametrize("number", range(10))
+def test_batch_that_arrives_falsified_once_is_no_poison(letters: Producer, number: int) -> None:
+    store = new_buffer(f"falsified-{number}", 10)
+    consumer = Consumer(store, group="etl", clock=ManualClock())
+    consumer.fetch_handle().store = FaultyStore(store, {number: Fault.FALSIFY}, only={"get"})
+    sink = LedgerSink()
+    status = run(consumer, sink, dead_letters=letters)
+    assert len(sink.rows) == 10
+    assert status.sources[0].dead_letters == 0
+    assert acked(store) == 9
+
+
+def test_batch_without_a_checksum_that_arrives_falsified_once_is_no_poison(letters: Producer) -> None:
+    """Version 1, uncompressed: only the decoder can notice."""
+    store = MemoryStore("memory://falsified-v1")
+    with Producer(store, profile="opendata", compression="none", flush_interval=1000) as producer:
+        producer.produce([b"x" * 4000])
+        producer.flush().result(timeout=60)
+
+    def refuse_changes(batch: Batch) -> pa.Table:
+        if batch.entries[0] != b"x" * 4000:
+            raise ValueError("it is not what was produced")
+        return batch.records()
+
+    consumer = Consumer(store, clock=ManualClock())
+    consumer.fetch_handle().store = FaultyStore(store, {0: Fault.FALSIFY}, only={"get"})
+    sink = LedgerSink()
+    status = run(consumer, sink, decoder=refuse_changes, dead_letters=letters)
+    assert len(sink.rows) == 1
+    assert status.sources[0].dead_letters == 0

@@ -145,3 +145,28 @@ def test_one_seed_gives_the_same_faults_again() -> None:
     MemoryStore("memory://seed-1").delete([str(number) for number in range(100)])
     assert trace(1) == first
     assert trace(2) != first
+
+
+@pytest.mark.parametrize("kind", ["get", "get_if_changed"])
+def test_falsified_read_has_one_bit_wrong_once_and_nothing_is_changed(inner: MemoryStore, kind: str) -> None:
+    before = inner.put("a", b"before")
+    inner.put("a", b"some bytes")
+    store = FaultyStore(inner, {0: Fault.FALSIFY}, only={kind})
+    read = (lambda: store.get("a")) if kind == "get" else (lambda: store.get_if_changed("a", before))
+    falsified, sound = read(), read()
+    assert falsified is not None
+    assert sound is not None
+    assert falsified.version == sound.version
+    wrong = int.from_bytes(falsified.data, "big") ^ int.from_bytes(sound.data, "big")
+    assert wrong.bit_count() == 1
+    assert bytes(sound.data) == inner.get("a").data == b"some bytes"
+
+
+def test_falsifying_does_nothing_to_what_returns_no_object(inner: MemoryStore) -> None:
+    store = FaultyStore(inner, dict.fromkeys(range(6), Fault.FALSIFY))
+    version = store.put("a", b"1")
+    assert store.get_if_changed("a", version) is None
+    assert isinstance(store.replace("a", b"2", version), Applied)
+    assert isinstance(store.create("b", b""), Applied)
+    assert store.get("b").data == b"", "there is no bit to flip"
+    assert [found.key for found in store.list()] == ["a", "b"]

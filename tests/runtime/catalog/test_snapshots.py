@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from forebay.buffer.manifest.envelope import pack
 from forebay.buffer.store.memory import MemoryStore
 from forebay.runtime.catalog import Catalog, SegmentState
-from forebay.runtime.catalog.snapshot import SNAPSHOT_KEY, CatalogSnapshot, write_snapshot
+from forebay.runtime.catalog.snapshot import SNAPSHOT_KEY, CatalogSnapshot, load_snapshot, write_snapshot
 from forebay.runtime.catalog.view import View
 from forebay.testing import Fault, FaultyStore, ManualClock
 
@@ -270,3 +270,11 @@ def test_catalogs_that_come_and_go_agree_with_a_replay_from_nothing(data: st.Dat
         assert [catalog.highest_offset(name, 0) for catalog in catalogs] == [highest, highest]
     replayed.close()
     rig.close()
+
+
+def test_snapshot_that_arrives_falsified_once_is_used(rig: Rig) -> None:
+    with rig.open(snapshots=rig.snapshots) as catalog:
+        catalog.add(segment())
+    faulty = FaultyStore(rig.snapshots, {0: Fault.FALSIFY}, only={"get"})
+    assert load_snapshot(faulty, TOPIC, PARTITIONS, clock=ManualClock()) == rig.snapshot()
+    assert faulty.calls["get"] == 2

@@ -46,6 +46,7 @@ from forebay.buffer.fetch import Batch
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Manifest, Queue
 from forebay.buffer.model import BatchDescriptor, Facts, Metadata, NewBatch
+from forebay.buffer.store import StoredObject
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic
 from forebay.runtime.spark.options import Options
@@ -473,6 +474,27 @@ def test_batch_that_was_trimmed_meanwhile_is_told_as_trimmed(store: MemoryStore)
     store.delete([f"data/{number}.batch" for number in range(5)])
     with pytest.raises(Trimmed, match=f"{store.url}: batch 0 was trimmed"):
         rows_of(reader, tasks)
+
+
+@pytest.mark.parametrize("on_corrupt", ["fail", "skip"])
+def test_task_reads_again_what_arrives_falsified_once(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, on_corrupt: str
+) -> None:
+    reader = batch_reader(store, columns("value"), minPartitions=1, onCorrupt=on_corrupt)
+    (task,) = reader.partitions()
+    falsified: set[str] = set()
+    get = MemoryStore.get
+
+    def falsify_once(self: MemoryStore, key: str) -> StoredObject:
+        found = get(self, key)
+        if not key.startswith("data/") or key in falsified:
+            return found
+        falsified.add(key)
+        return StoredObject(bytes([found.data[0] ^ 1]) + bytes(found.data[1:]), found.version)
+
+    monkeypatch.setattr(MemoryStore, "get", falsify_once)
+    assert sum(len(rows) for rows in reader.read(task)) == 10
+    assert len(falsified) == 10
 
 
 # Memory
