@@ -18,6 +18,7 @@ is a hash of the content on every S3 server known.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -51,6 +52,11 @@ class Limits:
     def __post_init__(self) -> None:
         if self.max_attempts < 1 or not self.max_seconds > 0:
             raise InvalidInput(f"limits must allow at least one attempt and some time, not {self}")
+
+    @classmethod
+    def within(cls, seconds: float) -> Limits:
+        """Return limits of a time: the usual number of attempts, or as many as that time has room for."""
+        return cls(max(100, math.ceil(4 * seconds)), seconds)
 
 
 DEFAULT_LIMITS = Limits()
