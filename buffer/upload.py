@@ -35,7 +35,7 @@ _log = logging.getLogger("forebay.producer")
 _MOST_REPEATS = 5
 _MOST_UPLOADS = 10
 """Maximum number of uploads of one batch, each under a new name because the collector's floor passed the last one."""
-_MOST_LEAD_MS = 24 * 3600 * 1000
+_MOST_ROOM_MS = 24 * 3600 * 1000
 
 
 def floor_of(queue: Queue) -> str:
@@ -163,8 +163,8 @@ class BatchStorage:
         """Name what is uploaded from now on so far ahead of the clock that the floor does not pass it again."""
         behind_ms = max(0, names.time_ms(floor) - self._clock.now_ms())
         # Room for an upload that takes twice as long as this one, and for twice as much again after each failure.
-        lead_ms = behind_ms + int(1000 * seconds * 2**upload)
-        self._lead_ms = max(self._lead_ms, min(lead_ms, _MOST_LEAD_MS))
+        room_ms = min(int(1000 * seconds * 2**upload), _MOST_ROOM_MS)
+        self._lead_ms = max(self._lead_ms, behind_ms + room_ms)
         _log.warning(
             "%s: %d batches are uploaded again: the collector's floor passed their names within %.1f s of their "
             "upload. If uploads take that long, set the collector's grace to more than that; if not, this machine's "

@@ -42,19 +42,21 @@ class Retry:
         """Return what `request` returns, or raise the last `RequestFailed`; `on_failure` sees every one on the way."""
         attempt = 0
         while True:
+            asked = 0.0
             try:
                 return request()
             except RequestFailed as error:
+                asked = error.failure.retry_after
                 if on_failure is not None:
                     on_failure(error.failure)
                 if not error.failure.transient or attempt + 1 >= self.attempts:
                     raise
-            self.wait(attempt)
+            self.wait(attempt, asked)
             attempt += 1
 
-    def wait(self, attempt: int) -> None:
-        """Sleep as long as is due after the failed `attempt`, counted from 0."""
-        self.clock.sleep(full_jitter(self.random, attempt, self.base, self.cap))
+    def wait(self, attempt: int, asked: float = 0.0) -> None:
+        """Sleep as long as is due after the failed `attempt`, counted from 0, and as long as the store has asked."""
+        self.clock.sleep(max(asked, full_jitter(self.random, attempt, self.base, self.cap)))
 
 
 @dataclass(frozen=True, slots=True)
