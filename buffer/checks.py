@@ -29,9 +29,11 @@ def check_whole(value: Any, name: str, *, least: int = 0, most: int = MOST) -> i
     return whole
 
 
-def check_seconds(value: Any, name: str, *, least: float = 0.0) -> float:
-    """Return a positive number of seconds of at least `least`, or raise `InvalidInput` that names it."""
+def check_seconds(value: Any, name: str, *, least: float = 0.0, zero: bool = False) -> float:
+    """Return a positive number of seconds of at least `least`, or 0 if `zero` allows it, or raise `InvalidInput`."""
     seconds = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if zero and seconds == 0:
+        return 0.0
     if not (math.isfinite(seconds) and seconds > 0 and seconds >= least):
         bound = f" of at least {least}" if least else ""
         raise InvalidInput(f"{name} must be a positive number of seconds{bound}, not {value!r}")

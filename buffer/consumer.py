@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from threading import Condition, Lock, RLock
 from typing import TYPE_CHECKING, Final, Protocol
 
 from forebay.buffer import metrics
 from forebay.buffer.checks import check_seconds, check_whole
-from forebay.buffer.clock import SystemClock
+from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.closing import Closing
 from forebay.buffer.errors import Closed, InvalidInput, NotFound, Timeout, Trimmed
 from forebay.buffer.fetch import FetchHandle
@@ -18,6 +19,7 @@ from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import trimmed
 from forebay.buffer.polling import POLL_FLOOR, Arrivals, count_race
 from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store.retry import RETRY_SECONDS, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -115,6 +117,8 @@ class Consumer(Closing):
         data_prefix: the folder below `url` that batches are stored in, which only a collector has to know.
         collect: whether to run a collector with its default settings beside this consumer, until it is closed.
         storage_options: credentials, endpoint and client of the store.
+        retry_timeout: maximum time in seconds for which a read is retried while the store fails; 0 for none. After an
+            error the next call reads the same again.
         max_poll_interval: while there is nothing to read, `batches(wait=…)` looks again after at most so many seconds.
 
     Safe to use from several threads. To fetch in parallel, let one thread call `next_descriptors` and `ack_through`,
@@ -134,6 +138,7 @@ class Consumer(Closing):
         data_prefix: str = "data",
         collect: bool = False,
         storage_options: Mapping[str, Any] | None = None,
+        retry_timeout: float = RETRY_SECONDS,
         max_poll_interval: float = 2.0,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -156,7 +161,8 @@ class Consumer(Closing):
         self._skips = on_trimmed == "skip"
         self.skipped = 0
         """Batches that were trimmed before they could be read, with `on_trimmed="skip"`."""
-        self._fetcher = FetchHandle(self._store, clock=self._clock)
+        self._fetcher = FetchHandle(self._store, retry_timeout=retry_timeout, clock=self._clock)
+        self._patience = Patience(self._clock, random or system_random(), retry_timeout)
         self._moving = RLock()
         self._acking = Lock()
         self._closing = Condition()
@@ -461,7 +467,7 @@ class Consumer(Closing):
             self._check_open()
             cursor = self._cursor
             try:
-                found = self._side.look(self._claim, cursor, max_batches)
+                found = self._patience.call(partial(self._side.look, self._claim, cursor, max_batches))
             except Trimmed as error:
                 if not self._skips:
                     raise

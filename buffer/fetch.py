@@ -13,10 +13,12 @@ import pyarrow.compute as pc
 
 from forebay.buffer import metrics
 from forebay.buffer.batch import DEFAULT_MAX_RAW_BYTES, DecodedBatch, decode_batch
+from forebay.buffer.checks import check_seconds
 from forebay.buffer.checksum import crc32c
-from forebay.buffer.clock import SystemClock
+from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.errors import Corrupt, NotFound
 from forebay.buffer.reread import read_sound
+from forebay.buffer.store.retry import RETRY_SECONDS, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -120,9 +122,11 @@ class FetchHandle:
     It does not notice a fence; it reads whatever is still there, which is what was appended: objects never change.
     """
 
-    def __init__(self, store: ObjectStore, *, clock: Clock | None = None) -> None:
+    def __init__(self, store: ObjectStore, *, retry_timeout: float = RETRY_SECONDS, clock: Clock | None = None) -> None:
+        """Make a handle that retries a read for at most `retry_timeout` seconds while the store fails."""
         self.store = store
         self._clock = clock or SystemClock()
+        self._retry_timeout = check_seconds(retry_timeout, "retry_timeout", zero=True)
 
     def fetch(self, descriptor: BatchDescriptor) -> Batch:
         """Return the batch, decoded.
@@ -146,8 +150,9 @@ class FetchHandle:
         return read_sound(lambda: self._read(descriptor), self._clock)
 
     def _read(self, descriptor: BatchDescriptor) -> bytes | memoryview:
+        patience = Patience(self._clock, system_random(), self._retry_timeout)  # which does not pickle, and this does
         try:
-            data = self.store.get(descriptor.location).data
+            data = patience.call(lambda: self.store.get(descriptor.location)).data
         except NotFound as error:
             if error.bucket:
                 raise

@@ -32,6 +32,11 @@ def at_time(time_ms: int) -> str:
     return str(ULID.from_int(max(0, min(time_ms, (1 << 48) - 1)) << 80))
 
 
+def time_ms(ulid: str) -> int:
+    """Return the moment that a ULID was made at, in milliseconds since 1970."""
+    return int(ULID.from_str(ulid)) >> 80
+
+
 def is_ulid(text: str) -> bool:
     """Return whether a text is a ULID as `mint` writes it."""
     return _ULID.fullmatch(text) is not None

@@ -21,8 +21,10 @@ from forebay.buffer.filling import MAX_CALL_BYTES, Filling, check_call
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.state import CURSORS
+from forebay.buffer.register import Limits
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.base import check_key
+from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.upload import BatchUploader
 
 if TYPE_CHECKING:
@@ -91,6 +93,8 @@ class Producer(AsyncClosing):
             batches. Native buffers only.
         grace: the collector's grace period in seconds, which only version 1 needs to know: a batch that took longer
             than half of it from upload to listing is checked, and stored again if it was swept.
+        retry_timeout: maximum time in seconds for which an upload, and then the write of the manifest, is retried while
+            the store fails. After that its calls fail. `close` takes no longer than that for all uploads together.
         storage_options: credentials, endpoint and client of the store.
 
     Raises:
@@ -114,11 +118,13 @@ class Producer(AsyncClosing):
         writer_id: str | None = None,
         max_backlog_bytes: int | None = None,
         grace: float = 600.0,
+        retry_timeout: float = RETRY_SECONDS,
         storage_options: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
         check_seconds(grace, "grace")
+        check_seconds(retry_timeout, "retry_timeout")
         check_compression(compression, compression_level)
         _check_layout(manifest_path, data_prefix)
         if max_backlog_bytes is not None:
@@ -136,7 +142,14 @@ class Producer(AsyncClosing):
         store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
         self.url = store.url
         self._queue = Queue(
-            store, manifest_path, profile=profile, role="producer", writer_id=writer_id, clock=clock, random=random
+            store,
+            manifest_path,
+            profile=profile,
+            role="producer",
+            writer_id=writer_id,
+            limits=Limits.within(retry_timeout),
+            clock=clock,
+            random=random,
         )
         # A wrong bucket or wrong credentials are found out now, not at the first flush.
         state = self._queue.read()
@@ -146,23 +159,25 @@ class Producer(AsyncClosing):
         self._max_backlog_bytes = max_backlog_bytes
         self._backlog_looked_at = self._clock.monotonic()
         self._last_queued_number = self.last_number or 0
+        self._uploader = BatchUploader(
+            store,
+            self._queue,
+            data_prefix=data_prefix,
+            compression=compression,
+            compression_level=compression_level,
+            grace=grace,
+            numbered=writer_id is not None,
+            retry_timeout=retry_timeout,
+            clock=self._clock,
+            random=random or system_random(),
+        )
         self._coordinator: WriteCoordinator[Call, None, Filled, Filling, Uploaded | None] = WriteCoordinator(
             Filling(
                 flush_size_bytes,
                 version=1 if isinstance(state, Manifest) else 2,
                 in_one_piece=compression == "zstd",
             ),
-            BatchUploader(
-                store,
-                self._queue,
-                data_prefix=data_prefix,
-                compression=compression,
-                compression_level=compression_level,
-                grace=grace,
-                numbered=writer_id is not None,
-                clock=self._clock,
-                random=random or system_random(),
-            ),
+            self._uploader,
             config,
             storage_pace=self._queue.pace.seconds,
             clock=self._clock,
@@ -237,6 +252,7 @@ class Producer(AsyncClosing):
         """
         if self._process != _process:
             return  # the parent's to close
+        self._uploader.begin_close()
         try:
             self._coordinator.stop(timeout)
         finally:

@@ -18,11 +18,12 @@ is a hash of the content on every S3 server known.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from forebay.buffer.backoff import full_jitter
+from forebay.buffer.backoff import WriteSpacing, full_jitter
 from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.errors import ForebayError, InvalidInput, NotFound, Timeout, Unavailable, Unknown
 from forebay.buffer.reread import read_sound
@@ -38,6 +39,9 @@ T = TypeVar("T")
 
 _BACKOFF_BASE = 0.02
 _BACKOFF_CAP = 1.0
+_MOST_THROTTLED = 10_000
+_THROTTLED_LONGER = 10
+"""While the store throttles writes and any writer gets on, an update may take so many times its limit of time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +49,19 @@ class Limits:
     """How hard an update tries before it gives up with a clear error."""
 
     max_attempts: int = 100
-    """Reads and writes that failed or lost a race, together."""
+    """Reads and writes that failed or lost a race, together. Writes that the store throttled do not count."""
     max_seconds: float = 60.0
-    """Checked between attempts: a request that hangs is ended by the store's own time-out."""
+    """Checked between attempts: a request that hangs is ended by the store's own time-out. While the store throttles
+    writes, this is the time in which no writer at all got on, and ten times as long is the bound."""
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1 or not self.max_seconds > 0:
             raise InvalidInput(f"limits must allow at least one attempt and some time, not {self}")
+
+    @classmethod
+    def within(cls, seconds: float) -> Limits:
+        """Return limits of a time: the usual number of attempts, or as many as that time has room for."""
+        return cls(max(100, math.ceil(4 * seconds)), seconds)
 
 
 DEFAULT_LIMITS = Limits()
@@ -97,9 +107,15 @@ class Register(Generic[T]):
         self.limits = limits
         self.clock = clock or SystemClock()
         self.random = random or system_random()
+        self.spacing = WriteSpacing()
+        """How far apart the store wants the writes of this object, as learned here."""
         self._counters = Lock()
         self._writes = 0
         self._conflicts = 0
+        self._throttled = 0
+        self._waited = 0.0
+        self.own_version: str | None = None
+        """The version that the last write from here made."""
 
     @property
     def url(self) -> str:
@@ -115,6 +131,16 @@ class Register(Generic[T]):
     def conflicts(self) -> int:
         """How many writes so far had their condition fail because another writer came first."""
         return self._conflicts
+
+    @property
+    def throttled(self) -> int:
+        """How many writes so far the store turned away because they came too often."""
+        return self._throttled
+
+    @property
+    def waited(self) -> float:
+        """How many seconds updates have waited so far because the store limits writes."""
+        return self._waited
 
     @property
     def conflict_rate(self) -> float:
@@ -190,7 +216,14 @@ class Register(Generic[T]):
         with self._counters:
             self._writes += 1
             self._conflicts += isinstance(outcome, NotApplied) and outcome.condition_failed
+            self._throttled += not isinstance(outcome, Applied) and outcome.throttled
         return outcome
+
+    def wait_for_store(self, seconds: float) -> None:
+        """Wait because the store limits how often this object may be written."""
+        self.clock.sleep(seconds)
+        with self._counters:
+            self._waited += seconds
 
 
 def _absent(error: NotFound) -> Snapshot[T]:
@@ -211,6 +244,10 @@ class _Update(Generic[T]):
         self._in_doubt: str | _NothingInDoubt | None = _NOTHING_IN_DOUBT
         self._answer_lost = False
         self._last_trouble = ""
+        self._throttled = 0
+        self._waited = 0.0
+        self._retry_after = 0.0
+        self._tried_on: str | None = None
 
     def run(self, known: Snapshot[T] | None) -> Snapshot[T]:
         try:
@@ -227,13 +264,15 @@ class _Update(Generic[T]):
 
     def _run(self, known: Snapshot[T] | None) -> Snapshot[T]:
         register, clock, limits = self._register, self._register.clock, self._register.limits
-        deadline = clock.monotonic() + limits.max_seconds
+        if left := register.spacing.left(clock.monotonic()):
+            self._wait_for_store(left)
+            known = None
+        began = clock.monotonic()
+        deadline, latest = began + limits.max_seconds, began + _THROTTLED_LONGER * limits.max_seconds
         unreachable: Unavailable | None = None
-        for attempt in range(limits.max_attempts):
-            if attempt:
-                clock.sleep(full_jitter(register.random, attempt - 1, _BACKOFF_BASE, _BACKOFF_CAP))
-                if clock.monotonic() >= deadline:
-                    break
+        failed = 0
+        while failed < limits.max_attempts and self._throttled < _MOST_THROTTLED:
+            throttled, tried_on = self._throttled, self._tried_on
             try:
                 done = self._attempt(known)
             except Unavailable as error:
@@ -244,6 +283,16 @@ class _Update(Generic[T]):
             if done is not None:
                 return done
             known = None
+            if self._throttled > throttled:
+                if throttled and self._tried_on != tried_on:
+                    deadline = min(latest, clock.monotonic() + limits.max_seconds)  # another writer got on
+                self._wait_for_store(register.spacing.pause(register.random, self._throttled, self._retry_after))
+            else:
+                failed += 1
+                if failed < limits.max_attempts:
+                    clock.sleep(full_jitter(register.random, failed - 1, _BACKOFF_BASE, _BACKOFF_CAP))
+            if clock.monotonic() >= deadline:
+                break
         return self._give_up(unreachable)
 
     def _attempt(self, known: Snapshot[T] | None) -> Snapshot[T] | None:
@@ -273,11 +322,31 @@ class _Update(Generic[T]):
         data = self._register.encode(value)
         outcome = self._register.write(snapshot, data)
         if isinstance(outcome, Applied):
+            self._register.own_version = outcome.version
+            self._register.spacing.note_applied(
+                self._register.clock.monotonic(), throttled=self._throttled > 0, waited=self._waited
+            )
             return Snapshot(value, outcome.version, data)
+        if outcome.throttled:
+            self._note_throttled(snapshot, outcome.retry_after)
+            if isinstance(outcome, NotApplied):
+                self._last_trouble = outcome.reason
+                return None  # the store has certainly not taken it, and never will
         self._in_doubt = snapshot.version
         self._answer_lost |= isinstance(outcome, InDoubt)
         self._last_trouble = outcome.reason
         return None
+
+    def _wait_for_store(self, seconds: float) -> None:
+        self._waited += seconds
+        self._register.wait_for_store(seconds)
+
+    def _note_throttled(self, snapshot: Snapshot[T], retry_after: float) -> None:
+        if not self._throttled:
+            self._register.spacing.note_throttled(alone=snapshot.version == self._register.own_version)
+        self._throttled += 1
+        self._retry_after = retry_after
+        self._tried_on = snapshot.version
 
     def _settle(self, snapshot: Snapshot[T]) -> bool:
         """Whether the snapshot shows the change. Another version without it ends the doubt."""
@@ -304,6 +373,11 @@ class _Update(Generic[T]):
         url = self._register.url
         if self._in_doubt is not _NOTHING_IN_DOUBT:
             raise Unknown(f"{url}: a write may yet be applied ({self._last_trouble}); read before repeating it")
+        if self._throttled:
+            raise Timeout(
+                f"{url}: the store takes few writes of one object, and throttled {self._throttled} of this update "
+                f"({self._last_trouble}); nothing was applied. Spread the writers over more partitions"
+            )
         raise Timeout(
             f"{url}: other writers kept coming first ({self._last_trouble}); nothing was applied. "
             "Try again, or spread the writers over more partitions"

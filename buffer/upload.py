@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from dataclasses import dataclass
 from threading import Semaphore
@@ -13,12 +14,13 @@ from forebay.buffer.batch import DEFAULT_LEVEL, DEFAULT_MAX_RAW_BYTES, encode_bl
 from forebay.buffer.checksum import crc32c
 from forebay.buffer.coordinator import DeltaRejected
 from forebay.buffer.errors import Closed, ForebayError, InvalidInput, Unavailable, Unknown
-from forebay.buffer.manifest import BelowFloor, Manifest, PlaceConsumed
+from forebay.buffer.manifest import BelowFloor, Head, Manifest, PlaceConsumed
 from forebay.buffer.model import Facts, NewBatch
 from forebay.buffer.store.base import Applied, NotApplied
+from forebay.buffer.store.retry import RETRY_SECONDS, Patience
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from forebay.buffer.batch import Compression, Version
     from forebay.buffer.clock import Clock, Random
@@ -31,6 +33,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger("forebay.producer")
 
 _MOST_REPEATS = 5
+_MOST_UPLOADS = 10
+"""Maximum number of uploads of one batch, each under a new name because the collector's floor passed the last one."""
+_MOST_ROOM_MS = 24 * 3600 * 1000
+
+
+def floor_of(queue: Queue) -> str:
+    """Return the lowest name that the manifest, as last seen, would list."""
+    head = queue.last_seen()
+    return head.lowest_new_name if isinstance(head, Head) else names.LOWEST
 
 
 @dataclass(slots=True)
@@ -60,10 +71,14 @@ class BatchStorage:
         data_prefix: str = "data",
         compression: Compression = "zstd",
         compression_level: int = DEFAULT_LEVEL,
+        retry_timeout: float = RETRY_SECONDS,
         clock: Clock,
         random: Random,
     ) -> None:
         self._store = store
+        self._patience = Patience(clock, random, retry_timeout)
+        self._give_up_at = math.inf
+        self._lead_ms = 0
         self._data_prefix = data_prefix
         self._compression = compression
         self._compression_level = compression_level
@@ -73,8 +88,16 @@ class BatchStorage:
         # More at once than there are processors would take memory, and be no faster.
         self._encoding = Semaphore(os.cpu_count() or 1)
 
+    def give_up_at(self, deadline: float) -> None:
+        """Retry no upload, present or future, after this moment of the monotonic clock."""
+        self._give_up_at = min(self._give_up_at, deadline)
+
     def put(self, filled: Filled, *, above: str = names.LOWEST) -> Uploaded:
-        """Store a batch under a name above a floor. Its entries are taken out of `filled` on the way."""
+        """Store a batch under a name above a floor. Its entries are taken out of `filled` on the way.
+
+        Raises:
+            Unavailable: the store did not take it in time. Whatever is there, no manifest lists it or ever will.
+        """
         if filled.raw_bytes > DEFAULT_MAX_RAW_BYTES:
             raise InvalidInput(
                 f"a batch of {filled.raw_bytes} bytes, which no reader would take: the most is {DEFAULT_MAX_RAW_BYTES}"
@@ -107,6 +130,50 @@ class BatchStorage:
         uploaded.data = b""
         return again
 
+    def append(self, batches: Sequence[Uploaded], append: Callable[[Sequence[Uploaded]], object]) -> Sequence[Uploaded]:
+        """Have batches appended by `append`, under new names where the collector's floor has passed the old ones.
+
+        Returns what was appended.
+
+        Raises:
+            Unavailable: the floor passed every name, or the batches could not be uploaded again. Nothing was appended.
+        """
+        for upload in range(1, _MOST_UPLOADS + 1):
+            try:
+                append(batches)
+            except BelowFloor as error:
+                seconds = max(self._age(uploaded) for uploaded in batches)
+                if upload == _MOST_UPLOADS:
+                    raise Unavailable(
+                        f"{self._store.url}: the collector's floor passed the names of {upload} uploads of a batch, "
+                        f"the last of which took {seconds:.1f} s: nothing of this batch was stored; raise the "
+                        "collector's grace, then produce it again"
+                    ) from error
+                self._note_passed(error.floor, seconds, upload, len(batches))
+                batches = [self.put_again(uploaded, above=error.floor) for uploaded in batches]
+            else:
+                return batches
+        raise AssertionError("unreachable")
+
+    def _age(self, uploaded: Uploaded) -> float:
+        """Seconds since the upload began, by the clock that has moved further."""
+        return max(self._clock.monotonic() - uploaded.at, (self._clock.now_ms() - uploaded.at_ms) / 1000)
+
+    def _note_passed(self, floor: str, seconds: float, upload: int, batches: int) -> None:
+        """Name what is uploaded from now on so far ahead of the clock that the floor does not pass it again."""
+        behind_ms = max(0, names.time_ms(floor) - self._clock.now_ms())
+        # Room for an upload that takes twice as long as this one, and for twice as much again after each failure.
+        room_ms = min(int(1000 * seconds * 2**upload), _MOST_ROOM_MS)
+        self._lead_ms = max(self._lead_ms, behind_ms + room_ms)
+        _log.warning(
+            "%s: %d batches are uploaded again: the collector's floor passed their names within %.1f s of their "
+            "upload. If uploads take that long, set the collector's grace to more than that; if not, this machine's "
+            "clock is behind: set it",
+            self._store.url,
+            batches,
+            seconds,
+        )
+
     def _put(
         self,
         data: Data,
@@ -118,8 +185,16 @@ class BatchStorage:
         above: str,
     ) -> Uploaded:
         at, at_ms = self._clock.monotonic(), self._clock.now_ms()
+        if self._lead_ms:
+            above = max(above, names.at_time(at_ms + self._lead_ms))
         location = f"{self._data_prefix}/{names.mint(self._clock, self._random, above=above)}.batch"
-        self._store.put(location, data)
+        try:
+            self._patience.call(lambda: self._store.put(location, data), latest=lambda: self._give_up_at)
+        except (Unavailable, Unknown) as error:
+            raise Unavailable(
+                f"{self._store.url}/{location}: the upload failed, and was retried for "
+                f"{self._clock.monotonic() - at:.0f} s ({error}): nothing of this batch was stored; produce it again"
+            ) from error
         metrics.bytes_written.add(len(data), self._attributes)
         return Uploaded(NewBatch(location, metadata, facts), version, number, data, at, at_ms)
 
@@ -145,16 +220,19 @@ class BatchUploader:
         compression_level: int,
         grace: float,
         numbered: bool,
+        retry_timeout: float = RETRY_SECONDS,
         clock: Clock,
         random: Random,
     ) -> None:
         self._store = store
         self._queue = queue
+        self._retry_timeout = retry_timeout
         self._storage = BatchStorage(
             store,
             data_prefix=data_prefix,
             compression=compression,
             compression_level=compression_level,
+            retry_timeout=retry_timeout,
             clock=clock,
             random=random,
         )
@@ -164,12 +242,16 @@ class BatchUploader:
         self._attributes = {"buffer": store.url}
         self._gap: ForebayError | None = None
 
+    def begin_close(self) -> None:
+        """Let all uploads together, those that wait included, take no longer than one may: somebody waits for them."""
+        self._storage.give_up_at(self._clock.monotonic() + self._retry_timeout)
+
     def flush_delta(self, filled: Filled, _epochs: range) -> Uploaded | None:
         """Encode and upload one batch; None where all its calls were repeats of what is durable."""
         if filled.count == 0:
             return None
         try:
-            return self._storage.put(filled)
+            return self._storage.put(filled, above=floor_of(self._queue))
         except ForebayError as error:
             self._gap = error
             raise DeltaRejected(error) from error
@@ -242,13 +324,12 @@ class BatchUploader:
 
     def _append_above_floor(self, batches: Sequence[Uploaded], number: int | None) -> Sequence[Uploaded]:
         """Append, and return what was appended: under new names if the collector has passed the old ones by."""
-        while True:
-            try:
-                newest = max(uploaded.version for uploaded in batches)
-                self._queue.append([uploaded.batch for uploaded in batches], number=number, version=newest)
-                return batches
-            except BelowFloor as error:
-                batches = [self._storage.put_again(uploaded, above=error.floor) for uploaded in batches]
+
+        def append(batches: Sequence[Uploaded]) -> None:
+            newest = max(uploaded.version for uploaded in batches)
+            self._queue.append([uploaded.batch for uploaded in batches], number=number, version=newest)
+
+        return self._storage.append(batches, append)
 
     def _put_back_if_overtaken(self, uploaded: Uploaded) -> None:
         """Store an object again that a version 1 collector may have swept because its listing took so long."""

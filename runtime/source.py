@@ -77,7 +77,10 @@ class Opening:
         opened: list[Consumer] = []
         try:
             for store in self._stores:
-                consumer = Consumer(store, group=self._group, from_=self._from, clock=clock, random=random)
+                # The pipeline retries by itself, and says what it waits for meanwhile.
+                consumer = Consumer(
+                    store, group=self._group, from_=self._from, retry_timeout=0, clock=clock, random=random
+                )
                 opened.append(consumer)
         except BaseException:
             for consumer in opened:

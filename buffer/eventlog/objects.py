@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from forebay.buffer.errors import Corrupt, InvalidInput, NotFound, NotReady, Trimmed, Unavailable, Unknown
+from forebay.buffer.errors import Corrupt, InvalidInput, NotFound, NotReady, Trimmed, Unknown
 from forebay.buffer.eventlog.backend import Backend, Bounds
 from forebay.buffer.eventlog.cursors import Cursors
 from forebay.buffer.eventlog.model import CompactReport
 from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.filling import MAX_CALL_BYTES, Filling, check_call
-from forebay.buffer.manifest import BelowFloor, Head, Queue
+from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.topic import partition_name
 from forebay.buffer.store.folder import FolderStore
 from forebay.buffer.topic.growth import create_topic
 from forebay.buffer.topic.topic import Topic, in_parallel
-from forebay.buffer.upload import BatchStorage
+from forebay.buffer.upload import BatchStorage, floor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.model import BatchDescriptor
@@ -58,14 +57,17 @@ class _Partition:
         """Store a batch, list it, and return the first event's offset."""
         filling = Filling(MAX_CALL_BYTES)
         filling.apply(check_call(list(events), b"", self._clock.now_ms()))
-        uploaded = self._upload(partial(self._storage.put, filling.freeze()[0]))
-        while True:
-            try:
-                with self._writing:
-                    self._hold_what_is_retained()
-                    return self._offset_of(self._writer.append([uploaded.batch]).start)
-            except BelowFloor as error:  # the collector passed it by while it was uploaded
-                uploaded = self._upload(partial(self._storage.put_again, uploaded, above=error.floor))
+        uploaded = self._storage.put(filling.freeze()[0], above=floor_of(self._writer))
+        offset = 0
+
+        def append(batches: Sequence[Uploaded]) -> None:
+            nonlocal offset
+            with self._writing:
+                self._hold_what_is_retained()
+                offset = self._offset_of(self._writer.append([uploaded.batch for uploaded in batches]).start)
+
+        self._storage.append([uploaded], append)
+        return offset
 
     def _hold_what_is_retained(self) -> None:
         """See that the group is there: else other readers' acknowledgements would let the collector trim events."""
@@ -81,12 +83,6 @@ class _Partition:
 
         self._writer.change_head(hold, is_held)
         self._is_held = True
-
-    def _upload(self, put: Callable[[], Uploaded]) -> Uploaded:
-        try:
-            return put()
-        except Unknown as error:
-            raise Unavailable(f"{error}; it is not listed, so nothing was appended") from error
 
     def _offset_of(self, sequence: int) -> int:
         """The offset of a batch appended a moment ago, from the very head that lists it: no request is needed."""

@@ -6,13 +6,19 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
+from forebay.buffer.backoff import WriteSpacing
+from forebay.buffer.clock import SystemClock
+
 if TYPE_CHECKING:
+    from forebay.buffer.clock import Clock
     from forebay.buffer.manifest.head import Head
 
 # An append is lost if another one lands between its read and its write: in half the time that the two take together.
 # With five such halves to each other writer, about one append in five is, and hardly ever twice in a row (rfcs/0004).
 _ATTEMPTS_APART = 2.5
 _MOST_SECONDS = 2.0
+_MOST_THROTTLED_SECONDS = 30.0
+_REMEMBERED_SECONDS = 60.0
 _APPENDS_BACK = 3
 _ATTEMPTS_KEPT = 5
 
@@ -21,24 +27,44 @@ class Pace:
     """One writer's share of a manifest that several write.
 
     Everybody reads in the head who else appends, and comes to the same share without asking anybody. Who is alone has
-    nothing to wait for.
+    nothing to wait for, unless the store limits how often one object may be written: then all share what it takes.
     """
 
-    def __init__(self, writer_id: str) -> None:
+    def __init__(self, writer_id: str, *, spacing: WriteSpacing | None = None, clock: Clock | None = None) -> None:
+        """Make the pace of a writer; `spacing` is how far apart the store wants the manifest's writes."""
         self._writer_id = writer_id
+        self._spacing = spacing or WriteSpacing()
+        self._clock = clock or SystemClock()
+        self._others: dict[str, tuple[int, float]] = {}
         self._revisions: deque[int] = deque(maxlen=_APPENDS_BACK)
         self._attempts: deque[float] = deque(maxlen=_ATTEMPTS_KEPT)
         self._seconds = 0.0
 
     def seconds(self) -> float:
         """What to leave between the beginnings of two appends."""
-        return self._seconds
+        if not self._spacing.seconds:
+            return self._seconds
+        # Whoever the store throttles appends seldom: it is not to be forgotten as soon as others are.
+        recently = self._clock.monotonic() - _REMEMBERED_SECONDS
+        share = self._spacing.seconds * (1 + sum(seen > recently for _, seen in self._others.values()))
+        # Counted from the beginning of an append, which may have waited long for its own turn.
+        return max(self._seconds, self._spacing.last_waited + min(_MOST_THROTTLED_SECONDS, share))
 
     def note(self, head: Head, seconds: float) -> None:
         """Learn from an append: the head with it, and how long one attempt at it took."""
         since = self._revisions[0] if self._revisions else head.revision
         others = sum(writer.revision > since for name, writer in head.writers.items() if name != self._writer_id)
+        self._remember_others(head)
         self._revisions.append(head.revision)
         self._attempts.append(seconds)
         # The median, since one attempt that hung says nothing about the next.
         self._seconds = min(_MOST_SECONDS, _ATTEMPTS_APART * others * median(self._attempts))
+
+    def _remember_others(self, head: Head) -> None:
+        """Note when each other writer was last found to have written."""
+        now, known = self._clock.monotonic(), self._others
+        self._others = {
+            name: known[name] if name in known and known[name][0] == writer.revision else (writer.revision, now)
+            for name, writer in head.writers.items()
+            if name != self._writer_id
+        }

@@ -129,7 +129,7 @@ class Queue:
             random=random,
         )
         self.writer_id = self.new_id() if writer_id is None else LASTING + check_name(writer_id, "writer_id")
-        self.pace = Pace(self.writer_id)
+        self.pace = Pace(self.writer_id, spacing=self._register.spacing, clock=self._clock)
         self._number = 0
         self.buckets = WriterBuckets(store, clock=self._clock, random=self._random)
         self._missing_bucket = ""
@@ -626,12 +626,15 @@ class Queue:
                     self._known = None  # the update below reads it, again and again if need be
                 self._undisturbed = self._known is before
             writes, conflicts = self._register.writes, self._register.conflicts
+            throttled, waited = self._register.throttled, self._register.waited
             try:
                 return self._remember(self._register.update(change_or_create, is_mine, known=self._known))
             finally:
                 met = self._register.conflicts - conflicts
                 self._undisturbed &= met == 0
-                self._attempt_seconds = (self._clock.monotonic() - began) / (1 + met)
+                # What the store made us wait for says nothing about how long an attempt takes.
+                seconds = self._clock.monotonic() - began - (self._register.waited - waited)
+                self._attempt_seconds = seconds / (1 + met + self._register.throttled - throttled)
                 metrics.manifest_writes.add(self._register.writes - writes, self._attributes)
                 metrics.manifest_conflicts.add(met, self._attributes)
 

@@ -69,7 +69,11 @@ class NotApplied:
     reason: str
     """What the store said, for logs and errors."""
     condition_failed: bool = True
-    """False where the store turned the write away without judging its condition (a 409): it may be tried as it is."""
+    """False where the store did not judge its condition (409, 429): the same write may be tried again."""
+    throttled: bool = False
+    """Whether the store turned it away because this object, or the bucket, is written too often (429)."""
+    retry_after: float = 0.0
+    """Seconds that the store asks to wait before the next try; 0 if it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,10 @@ class InDoubt:
 
     reason: str
     """What went wrong, for logs and errors."""
+    throttled: bool = False
+    """Whether the store says that it is asked too often (503 SlowDown)."""
+    retry_after: float = 0.0
+    """Seconds that the store asks to wait before the next try; 0 if it does not say."""
 
 
 Outcome: TypeAlias = Applied | NotApplied | InDoubt

@@ -29,6 +29,8 @@ _BAD_CREDENTIALS = frozenset(
 _WRONG_PLACE = frozenset({"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"})
 # Sent with status 400: the upload came too slowly, or the client is to slow down.
 _SLOW = frozenset({"RequestTimeout", "SlowDown", "Throttling", "ThrottlingException"})
+_TOO_OFTEN = _SLOW - {"RequestTimeout"}
+_MOST_RETRY_AFTER_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Failure:
     """True only where it is certain that the store saw nothing: refused, no such host, no TLS."""
     sent_once: bool = True
     """False where a layer below may have sent the request twice, so that the answer may be to a repeat."""
+    retry_after: float = 0.0
+    """Seconds that the store asks to wait before the next try; 0 if it does not say."""
 
     @property
     def transient(self) -> bool:
@@ -54,13 +58,18 @@ class Failure:
         return self.status in {408, 409, 429} or (self.status >= 500 and self.status != 501) or self.code in _SLOW
 
     @property
+    def throttled(self) -> bool:
+        """Whether the store says that it is asked too often."""
+        return self.status == 429 or self.code in _TOO_OFTEN
+
+    @property
     def in_doubt(self) -> bool:
         """Whether a write that failed like this may have been applied, or may yet be."""
         if self.never_sent:
             return False
-        answered = (
-            self.status is not None and 300 <= self.status < 500 and self.status != 408 and self.code not in _SLOW
-        )
+        answered = self.status is not None and 300 <= self.status < 500 and self.status != 408
+        # With any other status, a code of slowness may come from something between here and the store.
+        answered = answered and (self.status == 429 or self.code not in _SLOW)
         return not (self.sent_once and (answered or self.status == 501))
 
     def __str__(self) -> str:
@@ -76,6 +85,13 @@ class RequestFailed(Exception):
         self.failure = failure
 
 
+def parse_retry_after(header: str | None) -> float:
+    """The seconds of a `Retry-After` header, within reason; 0 without one, and for the form that is a date."""
+    if header is None or not header.strip().isdecimal():
+        return 0.0
+    return min(float(header.strip()), _MOST_RETRY_AFTER_SECONDS)
+
+
 def row_failure(code: str, message: str) -> Failure:
     """The failure of one key in the answer to a bulk delete, where a code stands in for the status."""
     status = {"AccessDenied": 403, "InternalError": 500, "ServiceUnavailable": 503, "SlowDown": 503}.get(code, 400)
@@ -85,10 +101,12 @@ def row_failure(code: str, message: str) -> Failure:
 def judge_conditional_write(failure: Failure, place: str) -> NotApplied | InDoubt:
     """The outcome of a conditional write that failed, or the error to raise where asking again would not help."""
     if failure.in_doubt:
-        return InDoubt(str(failure))
+        return InDoubt(str(failure), throttled=failure.throttled, retry_after=failure.retry_after)
+    if failure.status == 429:
+        return NotApplied(str(failure), condition_failed=False, throttled=True, retry_after=failure.retry_after)
     if failure.status == 412 or failure.code in _EXISTS or (failure.status == 404 and failure.code in _NO_OBJECT):
         return NotApplied(str(failure))
-    if failure.status in {409, 429}:
+    if failure.status == 409:
         return NotApplied(str(failure), condition_failed=False)
     if failure.status == 501:
         raise Unsupported(

@@ -1,8 +1,9 @@
 """S3, Google and Azure through obstore, the Rust client: less CPU per request, and conditional writes on all three.
 
-obstore is told to send everything once; repeating reads is our business (`retry`). Its errors carry the HTTP status and
-the store's answer only as text, in the debug form that ends the message: what is parsed here is that form, in which
-text from the store is quoted and can imitate nothing. What cannot be parsed leaves a write in doubt.
+obstore is told to send everything once; repeating reads is our business (`retry`). Its errors do not tell an answer's
+headers, so a `Retry-After` is not seen here. They carry the HTTP status and the store's answer only as text, in the
+debug form that ends the message: what is parsed here is that form, in which text from the store is quoted and can
+imitate nothing. What cannot be parsed leaves a write in doubt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Repeating what is safe to repeat: reads, lists, deletes and plain puts. Conditional writes never come here."""
+"""Repeating what is safe to repeat: reads, lists, deletes and plain puts. Conditional writes never come here.
+
+`Retry` is inside a store: it sends one request a few times, within a second, so that a wrong endpoint is told soon.
+`Patience` is around a store, whichever it is: it waits for one that worked and is away.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from forebay.buffer.backoff import full_jitter
+from forebay.buffer.errors import Unavailable, Unknown
 from forebay.buffer.store.failures import RequestFailed
 
 if TYPE_CHECKING:
@@ -15,6 +20,9 @@ if TYPE_CHECKING:
     from forebay.buffer.store.failures import Failure
 
 _T = TypeVar("_T")
+
+RETRY_SECONDS = 60.0
+"""Default time for which a store that is away is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +42,55 @@ class Retry:
         """Return what `request` returns, or raise the last `RequestFailed`; `on_failure` sees every one on the way."""
         attempt = 0
         while True:
+            asked = 0.0
             try:
                 return request()
             except RequestFailed as error:
+                asked = error.failure.retry_after
                 if on_failure is not None:
                     on_failure(error.failure)
                 if not error.failure.transient or attempt + 1 >= self.attempts:
                     raise
-            self.wait(attempt)
+            self.wait(attempt, asked)
             attempt += 1
 
-    def wait(self, attempt: int) -> None:
-        """Sleep as long as is due after the failed `attempt`, counted from 0."""
-        self.clock.sleep(full_jitter(self.random, attempt, self.base, self.cap))
+    def wait(self, attempt: int, asked: float = 0.0) -> None:
+        """Sleep as long as is due after the failed `attempt`, counted from 0, and as long as the store has asked."""
+        self.clock.sleep(max(asked, full_jitter(self.random, attempt, self.base, self.cap)))
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Repeats a call of a store while the store is away, within bounds of time and of attempts.
+
+    Only for calls that may be repeated whatever became of the attempt before: reads, and puts to a name that nobody
+    else writes.
+    """
+
+    clock: Clock
+    random: Random
+    seconds: float = RETRY_SECONDS
+    """Maximum time from the first attempt to the beginning of the last. With 0 there is one attempt."""
+    attempts: int = 1000
+    """Maximum number of attempts."""
+    base: float = 0.05
+    """Maximum first wait in seconds. It doubles with each attempt."""
+    cap: float = 2.0
+    """Maximum of any wait in seconds."""
+
+    def call(self, request: Callable[[], _T], *, latest: Callable[[], float] | None = None) -> _T:
+        """Return what `request` returns, or raise the last `Unavailable` or `Unknown`; other errors come at once.
+
+        `latest` is asked for another deadline, by the monotonic clock, which may come nearer while this waits.
+        """
+        deadline = self.clock.monotonic() + self.seconds
+        attempt = 0
+        while True:
+            try:
+                return request()
+            except (Unavailable, Unknown):
+                attempt += 1
+                left = min(deadline, deadline if latest is None else latest()) - self.clock.monotonic()
+                if left <= 0 or attempt >= self.attempts:
+                    raise
+            self.clock.sleep(min(left, full_jitter(self.random, attempt - 1, self.base, self.cap)))

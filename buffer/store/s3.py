@@ -27,7 +27,7 @@ from botocore.loaders import create_loader
 from fsspec.asyn import get_loop, sync
 
 from forebay.buffer.store.base import ObjectInfo, StoredObject
-from forebay.buffer.store.failures import Failure, RequestFailed, row_failure
+from forebay.buffer.store.failures import Failure, RequestFailed, parse_retry_after, row_failure
 from forebay.buffer.store.options import redact
 from forebay.buffer.store.remote import MAX_OBJECT_BYTES
 
@@ -343,8 +343,14 @@ class S3fsClient:
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             code = str(told.get("Code", ""))
             detail = redact(str(told.get("Message", "")), self._options)
-            # Where there is no XML, botocore makes the status the code.
-            return Failure(status, "" if code == str(status) else code, detail, sent_once=wire.sent_once)
+            headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+            return Failure(
+                status,
+                "" if code == str(status) else code,  # where there is no XML, botocore makes the status the code
+                detail,
+                sent_once=wire.sent_once,
+                retry_after=parse_retry_after(headers.get("retry-after")),
+            )
         if isinstance(error, _CREDENTIAL_ERRORS):
             return Failure(None, "NoCredentials", type(error).__name__, never_sent=True)
         if isinstance(error, RecursionError):

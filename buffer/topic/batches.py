@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.manifest.topic import partition_name
 from forebay.buffer.store.folder import FolderStore
+from forebay.buffer.store.retry import RETRY_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,8 +56,10 @@ class TopicLag:
 class TopicFetchHandle:
     """Fetches batches of a topic by descriptor. Stateless: pickle it, fork it, share it between threads."""
 
-    def __init__(self, store: ObjectStore, *, clock: Clock | None = None) -> None:
+    def __init__(self, store: ObjectStore, *, retry_timeout: float = RETRY_SECONDS, clock: Clock | None = None) -> None:
+        """Make a handle that retries a read for at most `retry_timeout` seconds while the store fails."""
         self._store = store
+        self._retry_timeout = retry_timeout
         self._clock = clock
 
     def fetch(self, found: PartitionDescriptor) -> PartitionBatch:
@@ -69,4 +72,5 @@ class TopicFetchHandle:
 
     def of_partition(self, partition: int) -> FetchHandle:
         """Return what fetches the batches of one partition."""
-        return FetchHandle(FolderStore(self._store, partition_name(partition)), clock=self._clock)
+        store = FolderStore(self._store, partition_name(partition))
+        return FetchHandle(store, retry_timeout=self._retry_timeout, clock=self._clock)

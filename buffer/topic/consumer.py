@@ -13,6 +13,7 @@ from forebay.buffer.closing import Closing
 from forebay.buffer.consumer import MAX_SKIPS, Consumer
 from forebay.buffer.errors import Closed, Fenced, ForebayError, InvalidInput, NotFound, Timeout
 from forebay.buffer.polling import Arrivals, count_race
+from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic, check_place, in_parallel
 
@@ -42,6 +43,8 @@ class TopicConsumer(Closing):
         on_trimmed: what to do if retention has dropped what comes next: `raise` `Trimmed`, or `skip` to the first batch
             left and count what was missed in `skipped`.
         storage_options: credentials, endpoint and client of the store.
+        retry_timeout: maximum time in seconds for which a read is retried while the store fails; 0 for none. After an
+            error the next call reads the same again.
         max_poll_interval: while there is nothing to read, `batches(wait=…)` looks again after at most so many seconds.
 
     Safe to use from several threads. To fetch in parallel, let one thread call `next_descriptors` and `ack_through`,
@@ -61,6 +64,7 @@ class TopicConsumer(Closing):
         partitions: Iterable[int] | None = None,
         on_trimmed: Literal["raise", "skip"] = "raise",
         storage_options: Mapping[str, Any] | None = None,
+        retry_timeout: float = RETRY_SECONDS,
         max_poll_interval: float = 2.0,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -79,6 +83,7 @@ class TopicConsumer(Closing):
         self._settings: dict[str, Any] = {
             "group": group,
             "on_trimmed": on_trimmed,
+            "retry_timeout": retry_timeout,
             "max_poll_interval": max_poll_interval,
             "clock": clock,
             "random": random,
@@ -86,7 +91,7 @@ class TopicConsumer(Closing):
         if group is not None:
             # Everywhere, also where another process reads: until then the collector may trim there.
             self._settings["from_"] = self._topic.register_group(group, from_, apart_from=assigned)
-        self._fetcher = TopicFetchHandle(self._topic.store, clock=clock)
+        self._fetcher = TopicFetchHandle(self._topic.store, retry_timeout=retry_timeout, clock=clock)
         self._lock = RLock()
         self._closing = Condition()
         self._closed = False

@@ -17,6 +17,7 @@ from forebay.buffer.closing import AsyncClosing
 from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, StoreError, Timeout
 from forebay.buffer.filling import check_call
 from forebay.buffer.producer import Producer
+from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.topic.keys import partition_for
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic
 
@@ -53,6 +54,8 @@ class TopicProducer(AsyncClosing):
         compression_level: zstd's level.
         max_backlog_bytes: refuse entries with `Backpressure` while their partition retains more than so many bytes of
             batches.
+        retry_timeout: maximum time in seconds for which an upload, and then the write of a manifest, is retried while
+            the store fails. After that its calls fail.
         storage_options: credentials, endpoint and client of the store.
 
     Raises:
@@ -72,6 +75,7 @@ class TopicProducer(AsyncClosing):
         compression: Compression = "zstd",
         compression_level: int = DEFAULT_LEVEL,
         max_backlog_bytes: int | None = None,
+        retry_timeout: float = RETRY_SECONDS,
         storage_options: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -88,6 +92,7 @@ class TopicProducer(AsyncClosing):
             "max_concurrent_uploads": max_concurrent_uploads,
             "compression": compression,
             "compression_level": compression_level,
+            "retry_timeout": retry_timeout,
             "clock": clock,
             "random": random,
         }

@@ -24,13 +24,19 @@ from forebay.cli.output import age, count, write_json, write_line
 from forebay.cli.target import json_option, remove_folder, storage_option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
+    from forebay.buffer.clock import Clock
     from forebay.buffer.store import ObjectStore
+    from forebay.buffer.store.base import Outcome
     from forebay.cli import Session
 
 _SKEW_SECONDS: Final = 5.0
+_BURST_SECONDS: Final = 3.0
+_BURST_WRITES: Final = 60
+_MOST_THROTTLED: Final = 20
+_PAUSE_SECONDS: Final = 0.25
 _MARKS: Final = {"ok": "ok     ", "note": "note   ", "failed": "FAILED "}
 
 
@@ -52,7 +58,8 @@ examples:
   forebay doctor                                   this machine: versions, clients, Java, Spark
   forebay doctor s3://lake/clicks                  and credentials, conditional writes and the clock of that store
 
-An object is written below URL, under doctor-…/, and deleted again. Exit status: 0 all is well, 1 something failed."""
+Two objects are written below URL, under doctor-…/, one of them up to 60 times to measure how often the store takes
+that, and deleted again. Exit status: 0 all is well, 1 something failed."""
 )
 @click.argument("url", required=False)
 @storage_option
@@ -133,7 +140,7 @@ def _check_spark() -> Check:
 def _check_store(store: ObjectStore) -> Iterator[Check]:
     clock = SystemClock()
     folder = f"doctor-{mint(clock, system_random())}"
-    key = f"{folder}/probe"
+    key, clock_key = f"{folder}/probe", f"{folder}/clock"
     began = clock.monotonic()
     try:
         first = store.create(key, b"1")
@@ -141,24 +148,25 @@ def _check_store(store: ObjectStore) -> Iterator[Check]:
         yield Check("write", "ok" if isinstance(first, Applied) else "failed", f"{first} after {millis:.0f} ms")
         if not isinstance(first, Applied):
             return
-        yield from _check_conditions(store, key, first.version)
-        yield _check_clock(store, folder, clock)
+        yield from _check_conditions(store, key, first.version, clock)
+        yield measure_write_rate(store, key, clock)
+        yield _check_clock(store, clock_key, clock)
     except ForebayError as error:
         yield Check(
             "store", "failed", f"{type(error).__name__}: {error}", "see SECURITY.md for what a role must be allowed"
         )
         return
     finally:
-        left = _delete(store, folder, key)
+        left = _delete(store, folder, [key, clock_key])
     yield Check("delete", "failed" if left else "ok", left or "what was written is gone again")
     yield _check_buffer(store)
 
 
-def _check_conditions(store: ObjectStore, key: str, version: str) -> Iterator[Check]:
+def _check_conditions(store: ObjectStore, key: str, version: str, clock: Clock) -> Iterator[Check]:
     """A store that lets one of these through would lose entries: two writers would both believe that they won."""
-    second = store.create(key, b"2")
-    replaced = store.replace(key, b"3", version)
-    stale = store.replace(key, b"4", version)
+    second = _unthrottled(lambda: store.create(key, b"2"), clock)
+    replaced = _unthrottled(lambda: store.replace(key, b"3", version), clock)
+    stale = _unthrottled(lambda: store.replace(key, b"4", version), clock)
     held = bytes(store.get(key).data)
     enforced = isinstance(second, NotApplied) and isinstance(stale, NotApplied) and isinstance(replaced, Applied)
     if enforced and held == b"3":
@@ -172,11 +180,49 @@ def _check_conditions(store: ObjectStore, key: str, version: str) -> Iterator[Ch
     )
 
 
-def _check_clock(store: ObjectStore, folder: str, clock: SystemClock) -> Check:
+def _unthrottled(write: Callable[[], Outcome], clock: Clock) -> Outcome:
+    """The outcome of a write, repeated while the store says that they come too often."""
+    outcome = write()
+    for _ in range(_MOST_THROTTLED):
+        if isinstance(outcome, Applied) or not outcome.throttled:
+            break
+        clock.sleep(max(_PAUSE_SECONDS, min(outcome.retry_after, _BURST_SECONDS)))
+        outcome = write()
+    return outcome
+
+
+def measure_write_rate(store: ObjectStore, key: str, clock: Clock) -> Check:
+    """Write an object again and again for a few seconds, and tell how often the store takes that."""
+    what = "writes of one object"
+    version = store.get(key).version
+    applied = throttled = 0
+    began = clock.monotonic()
+    for number in range(_BURST_WRITES):
+        outcome = store.replace(key, b"write %d" % number, version)
+        if isinstance(outcome, Applied):
+            applied, version = applied + 1, outcome.version
+        elif outcome.throttled:
+            throttled += 1
+            clock.sleep(max(_PAUSE_SECONDS, min(outcome.retry_after, _BURST_SECONDS)))
+        else:
+            return Check(what, "note", f"not measured: write {number + 1} was {outcome}", "try again")
+        if clock.monotonic() - began >= _BURST_SECONDS:
+            break
+    rate = f"{applied / max(clock.monotonic() - began, 0.001):.1f} a second"
+    if not throttled:
+        return Check(what, "ok", f"{rate}, one after the other; none was throttled")
+    advice = (
+        "producers learn that pace and put more into each append: entries are durable after a second or more. "
+        "For less, or for many producers, use a topic with more partitions: docs/scale.md"
+    )
+    return Check(what, "note", f"{rate}; the store throttled {throttled} of {applied + throttled} (429)", advice)
+
+
+def _check_clock(store: ObjectStore, key: str, clock: Clock) -> Check:
     before = clock.now_ms()
-    store.put(f"{folder}/probe", b"5")
+    store.put(key, b"5")
     after = clock.now_ms()
-    (info,) = store.list(folder)
+    (info,) = store.list(key)
     skew = max(before - info.modified_ms - 1000, info.modified_ms - after, 0) / 1000  # stores tell whole seconds
     if skew <= _SKEW_SECONDS:
         return Check("clock", "ok", "this machine and the store agree")
@@ -194,8 +240,8 @@ def _check_buffer(store: ObjectStore) -> Check:
     return Check("buffer", "ok", f"{count(found.batches)} batches, {len(found.groups)} groups")
 
 
-def _delete(store: ObjectStore, folder: str, key: str) -> str:
+def _delete(store: ObjectStore, folder: str, keys: Sequence[str]) -> str:
     try:
-        return "; ".join(remove_folder(store, folder, [key]))
+        return "; ".join(remove_folder(store, folder, keys))
     except ForebayError as error:
-        return f"{key} is left: {error}"
+        return f"{' and '.join(keys)} may be left: {error}"

@@ -105,7 +105,7 @@ def test_failed_fetch_leaves_the_cursor_where_it_was(inner: MemoryStore, fault: 
     """Ref 002: next_batch cursor unmoved on failure, moved on success."""
     append_many(inner, 2)
     # get 0 and 1 are the claim's read and the first look at the manifest; get 2 is the batch.
-    consumer = Consumer(FaultyStore(inner, {1: fault}, only={"get"}))
+    consumer = Consumer(FaultyStore(inner, {1: fault}, only={"get"}), retry_timeout=0)
     with pytest.raises(Unavailable):
         consumer.next_batch()
     assert [batch.sequence for batch in consumer] == [0, 1]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from forebay.buffer.errors import Denied, InvalidInput, NotFound, Unavailable, Unsupported
-from forebay.buffer.store import InDoubt, NotApplied
-from forebay.buffer.store.failures import Failure, judge_conditional_write
+from forebay.buffer.store import Applied, InDoubt, NotApplied
+from forebay.buffer.store.failures import Failure, judge_conditional_write, parse_retry_after
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ from forebay.buffer.store.failures import Failure, judge_conditional_write
         (Failure(409, "BlobAlreadyExists"), True),
         (Failure(409, "ConditionalRequestConflict"), False),
         (Failure(429), False),
+        (Failure(429, "SlowDown"), False),
     ],
 )
 def test_a_judged_or_refused_write_is_not_applied(failure: Failure, condition_failed: bool) -> None:
@@ -66,3 +67,29 @@ def test_any_answer_to_a_request_that_may_have_been_sent_twice_is_in_doubt(statu
 def test_a_write_that_was_certainly_not_applied_raises(failure: Failure, kind: type[Exception]) -> None:
     with pytest.raises(kind, match="s3://b/k"):
         judge_conditional_write(failure, "s3://b/k")
+
+
+@pytest.mark.parametrize(
+    ("failure", "throttled"),
+    [
+        (Failure(429, retry_after=3.0), True),
+        (Failure(503, "SlowDown", retry_after=3.0), True),
+        (Failure(503, retry_after=3.0), False),
+        (Failure(409, "ConditionalRequestConflict"), False),
+        (Failure(412), False),
+    ],
+)
+def test_a_store_that_is_asked_too_often_is_told_from_one_that_fails(failure: Failure, throttled: bool) -> None:
+    outcome = judge_conditional_write(failure, "s3://b/k")
+
+    assert not isinstance(outcome, Applied)
+    assert outcome.throttled is throttled
+    assert outcome.retry_after == failure.retry_after
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [(None, 0.0), ("7", 7.0), (" 2 ", 2.0), ("86400", 30.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 0.0), ("-1", 0.0)],
+)
+def test_retry_after_is_a_number_of_seconds_within_reason(header: str | None, seconds: float) -> None:
+    assert parse_retry_after(header) == seconds

@@ -57,6 +57,17 @@ def decompressed(batch: bytes | memoryview) -> bytes:
     return zstandard.decompress(bytes(batch[:-7]))
 
 
+class NoUploads(FaultyStore):
+    """Takes no batch while `away`."""
+
+    away = True
+
+    def put(self, key: str, data: Any) -> str:
+        if self.away:
+            raise Unavailable(f"{self.url}/{key}: away")
+        return super().put(key, data)
+
+
 # What goes in comes out
 
 
@@ -393,13 +404,14 @@ def test_call_larger_than_the_byte_bound_goes_in_alone(inner: MemoryStore) -> No
 
 
 def test_batch_that_cannot_be_stored_fails_its_own_calls_only(inner: MemoryStore) -> None:
-    store = FaultyStore(inner, {1: Fault.FAIL}, only={"put"})
-    with Producer(store, flush_interval=NEVER, max_concurrent_uploads=1) as producer:
+    store = NoUploads(inner)
+    with Producer(store, flush_interval=NEVER, max_concurrent_uploads=1, clock=ManualClock()) as producer:
         results = []
         for i in range(3):
+            store.away = i == 1
             handle = producer.produce(b"%d" % i)
             with suppress(Unavailable):
-                producer.flush().result(timeout=30)
+                producer.flush().result()
             results.append(handle)
         results[0].result(timeout=0)
         with pytest.raises(Unavailable):
@@ -461,7 +473,7 @@ def test_append_in_doubt_that_cannot_be_repeated_is_unknown_and_not_failed() -> 
 
     store = ConsumedAtOnce(inner, {0: Fault.LOSE_ANSWER}, only={"replace", "put"})
     store._choose = lambda number: Fault.LOSE_ANSWER if number == 1 else None  # number 0 is the upload
-    producer = Producer(store)
+    producer = Producer(store, clock=ManualClock())
     handle = producer.produce(b"x")
     with pytest.raises(Unknown, match="appending it again failed"):
         producer.close()
@@ -625,11 +637,12 @@ def test_numbered_call_that_was_refused_may_be_repeated_with_its_number() -> Non
 def test_call_that_could_not_be_stored_keeps_later_numbers_out_too() -> None:
     """A later number in the manifest would say that everything before it is durable."""
     inner = MemoryStore("memory://lasting-gap")
-    store = FaultyStore(inner, {0: Fault.FAIL}, only={"put"})
+    store = NoUploads(inner)
     producer = numbered(store)
     lost = producer.produce(b"1", number=1)
     with pytest.raises(Unavailable):
         producer.flush().result()
+    store.away = False
     later = producer.produce(b"2", number=2)
     with pytest.raises(Closed, match="repeat from that call on"):
         producer.flush().result()

@@ -5,8 +5,9 @@ from random import Random
 import pytest
 
 from forebay.buffer.backoff import full_jitter
+from forebay.buffer.errors import Unavailable, Unknown
 from forebay.buffer.store.failures import Failure, RequestFailed
-from forebay.buffer.store.retry import Retry
+from forebay.buffer.store.retry import Patience, Retry
 from forebay.testing.clock import ManualClock
 
 
@@ -58,3 +59,44 @@ def test_a_failure_that_stays_is_not_repeated(failure: Failure) -> None:
         Retry(ManualClock(), Random(1), attempts=4).call(request)
 
     assert len(seen) == 1
+
+
+def test_wait_that_the_store_asks_for_is_kept() -> None:
+    clock, seen = ManualClock(), []
+
+    def request() -> None:
+        seen.append(clock.monotonic())
+        raise RequestFailed(Failure(429, retry_after=7.0))
+
+    with pytest.raises(RequestFailed):
+        Retry(clock, Random(1), attempts=3).call(request)
+
+    assert seen == [0.0, 7.0, 14.0]
+
+
+def test_patience_waits_for_a_store_that_is_away_and_no_longer_than_told() -> None:
+    clock, seen = ManualClock(), []
+
+    def request() -> None:
+        seen.append(clock.monotonic())
+        raise Unavailable("away")
+
+    with pytest.raises(Unavailable):
+        Patience(clock, Random(1), 30.0).call(request)
+    assert max(seen) == 30.0
+
+    with pytest.raises(Unavailable):
+        Patience(clock, Random(1), 30.0).call(request, latest=lambda: 40.0)
+    assert max(seen) == 40.0
+
+
+def test_patience_has_a_bound_on_attempts() -> None:
+    seen = []
+
+    def request() -> None:
+        seen.append(1)
+        raise Unknown("away")
+
+    with pytest.raises(Unknown):
+        Patience(ManualClock(), Random(1), 1e9, attempts=7).call(request)
+    assert len(seen) == 7

@@ -125,7 +125,7 @@ def test_look_that_fails_in_one_partition_loses_nothing_of_the_others(store: Mem
     fill(store, {0: 2, 1: 2, 2: 2})
     for call in range(3):
         faulty = FaultyStore(store, {call: Fault.FAIL}, only={"get_if_changed"})
-        consumer = TopicConsumer(faulty)
+        consumer = TopicConsumer(faulty, retry_timeout=0)
         with pytest.raises(Unavailable):
             consumer.next_descriptors(100)
         found = consumer.next_descriptors(100) + consumer.next_descriptors(100)
@@ -135,7 +135,7 @@ def test_look_that_fails_in_one_partition_loses_nothing_of_the_others(store: Mem
 def test_fetch_that_fails_is_repeated_by_the_next_call(store: MemoryStore) -> None:
     fill(store, {0: 2, 1: 2, 2: 2})
     faulty = FaultyStore(store)
-    consumer = TopicConsumer(faulty)
+    consumer = TopicConsumer(faulty, retry_timeout=0)
     consumer.next_batch()
     failing = FaultyStore(store, {0: Fault.FAIL, 2: Fault.FAIL}, only={"get"})
     faulty.inner = failing

@@ -210,13 +210,15 @@ def test_close_makes_all_durable_and_refuses_what_comes_after(store: MemoryStore
 
 
 def test_batch_that_fails_fails_its_own_handles_and_the_close(store: MemoryStore, clock: ManualClock) -> None:
-    faulty = FaultyStore(store, {0: Fault.FAIL}, only={"put"})
-    producer = TopicProducer(faulty, flush_interval=LONG, clock=clock)
+    faulty = FaultyStore(store, dict.fromkeys(range(10**4), Fault.FAIL), only={"put"})
+    way = FaultyStore(faulty)
+    producer = TopicProducer(way, flush_interval=LONG, clock=clock)
     lost = producer.produce(b"x", key=key_for(0))
     with pytest.raises(Unavailable):
-        producer.flush().wait(timeout=10)
+        producer.flush().wait()
     with pytest.raises(Unavailable):
         lost.result(timeout=10)
+    way.inner = store
     kept = producer.produce(b"x", key=key_for(1))
     producer.close()
     kept.result(timeout=10)

@@ -16,6 +16,7 @@ from forebay.buffer.errors import Denied
 from forebay.buffer.store.base import Applied
 from forebay.buffer.store.memory import MemoryStore
 from forebay.cli import _COMMANDS, main
+from forebay.testing import ManualClock, ThrottledStore
 
 COMMAND = Path(sys.executable).with_name("forebay")
 
@@ -107,6 +108,30 @@ def test_doctor_warns_of_a_store_that_does_not_enforce_conditions(
     out = capsys.readouterr().out
     assert "FAILED  conditional writes" in out
     assert "do not use this store" in out
+
+
+def test_doctor_measures_how_often_the_store_takes_writes_of_one_object(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    inner = MemoryStore("memory://throttled-doctor", clock=clock)
+    store = ThrottledStore(inner, 1.0, clock=clock)
+    monkeypatch.setattr("forebay.cli.doctor.open_store", lambda *_given: store)
+    monkeypatch.setattr("forebay.cli.doctor.SystemClock", lambda: clock)
+    assert main(["doctor", "memory://throttled-doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "conditional writes: enforced" in out
+    assert "note    writes of one object: 1.0 a second; the store throttled" in out
+    assert "use a topic with more partitions" in out
+    assert list(inner.list()) == []
+    assert clock.monotonic() < 15
+
+
+def test_doctor_says_that_a_store_takes_writes_as_they_come(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "memory://quick-doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "ok      writes of one object:" in out
+    assert "none was throttled" in out
 
 
 def test_doctor_tells_what_is_denied(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

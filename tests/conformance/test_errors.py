@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -152,6 +152,57 @@ def test_a_conflict_is_not_applied_without_judging_the_condition(s3: Backend, ca
     assert isinstance(outcome, NotApplied)
     assert not outcome.condition_failed
     assert len(server.requests) == 1
+
+
+def open_at(server: CannedServer, client: str, **options: Any) -> ObjectStore:
+    credentials = {"key": "key", "secret": "not-a-secret", "region": "here"}
+    return open_store(
+        "s3://bucket/folder", {**credentials, "endpoint_url": server.endpoint_url, "client": client} | options
+    )
+
+
+@pytest.mark.parametrize("client", ["s3fs", "obstore"])
+@pytest.mark.parametrize("call", CONDITIONAL)
+@pytest.mark.parametrize(
+    "answer", [xml(429, "TooManyRequests"), xml(429, "SlowDown"), http_answer(429)], ids=["R2", "Google", "no body"]
+)
+def test_a_throttled_conditional_write_is_not_applied_and_sent_once(client: str, call: str, answer: bytes) -> None:
+    with CannedServer(answer) as server:
+        outcome = CALLS[call](open_at(server, client))
+
+    assert isinstance(outcome, NotApplied)
+    assert outcome.throttled
+    assert not outcome.condition_failed
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("client", ["s3fs", "obstore"])
+def test_a_conditional_write_that_a_slow_store_failed_is_in_doubt_and_throttled(client: str) -> None:
+    with CannedServer(xml(503, "SlowDown")) as server:
+        outcome = open_at(server, client).create("key", b"data")
+
+    assert isinstance(outcome, InDoubt)
+    assert outcome.throttled
+
+
+@pytest.mark.parametrize(("client", "seconds"), [("s3fs", 7.0), ("obstore", 0.0)])
+def test_the_wait_that_a_throttling_store_asks_for_is_told_where_the_client_shows_it(
+    client: str, seconds: float
+) -> None:
+    with CannedServer(http_answer(429, b"", "Retry-After: 7")) as server:
+        outcome = open_at(server, client).create("key", b"data")
+
+    assert isinstance(outcome, NotApplied)
+    assert outcome.retry_after == seconds
+
+
+@pytest.mark.parametrize("client", ["s3fs", "obstore"])
+def test_a_throttled_put_is_repeated_and_then_unavailable(client: str) -> None:
+    with CannedServer(xml(429, "TooManyRequests")) as server:
+        error = error_of(open_at(server, client, max_attempts=2), "put")
+
+    assert isinstance(error, Unavailable)
+    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize(
