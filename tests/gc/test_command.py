@@ -107,6 +107,8 @@ def test_every_goes_on_after_errors_until_interrupted(pool: Any, capsys: pytest.
 
     class Impatient(ManualClock):
         def sleep(self, seconds: float) -> None:
+            if seconds < 1:
+                return  # between two reads of the damaged manifest
             naps.append(seconds)
             pool.store.put("manifest", b"nonsense" if len(naps) == 1 else head)
             if len(naps) == 3:
