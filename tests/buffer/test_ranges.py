@@ -17,7 +17,7 @@ from forebay.buffer.manifest import Queue
 from forebay.buffer.model import Facts, NewBatch
 from forebay.buffer.ranges import read_range
 from forebay.buffer.store.memory import MemoryStore
-from forebay.testing import Fault, FaultyStore
+from forebay.testing import Fault, FaultyStore, ManualClock
 
 
 def append(store: MemoryStore, count: int) -> None:
@@ -140,7 +140,8 @@ def test_damaged_object_is_corrupt(inner: MemoryStore) -> None:
 
 def test_failed_fetch_is_raised_in_its_turn(inner: MemoryStore) -> None:
     append(inner, 4)
-    found = read_range(FaultyStore(inner, {2: Fault.FAIL}, only={"get"}), threads=1)
+    away = dict.fromkeys(range(2, 10**4), Fault.FAIL)
+    found = read_range(FaultyStore(inner, away, only={"get"}), threads=1, clock=ManualClock())
     assert values([next(found)]) == [0]
     with pytest.raises(Unavailable):
         next(found)
