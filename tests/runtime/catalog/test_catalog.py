@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,7 +15,16 @@ from eventlog_homes import Background
 from forebay.buffer.errors import Closed, InvalidInput, NotReady, Timeout, Unknown
 from forebay.buffer.eventlog import Event, open_event_log
 from forebay.runtime.catalog import Catalog, DeletionState, SegmentState
+from forebay.runtime.catalog.follower import MAX_FAILURES
 from forebay.testing import ManualClock
+
+
+class NoPauses(Random):
+    """Chance that always draws the shortest pause."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return a
+
 
 # Writing
 
@@ -417,6 +428,60 @@ def test_log_that_is_away_for_a_while_is_followed_again(rig: Rig, caplog: pytest
         writing.join(0.01)
     writing.result()
     assert len(catalog.segments(ORDERS)) == 2
+
+
+@pytest.mark.parametrize("raised", [OSError, SystemExit, asyncio.CancelledError])
+def test_error_that_ends_the_following_reaches_writers_and_readers_until_the_next_reconcile(
+    rig: Rig, raised: type[BaseException]
+) -> None:
+    catalog = rig.open()
+    catalog.add(segment("a"))
+    rig.backend.reading.clear()
+    rig.backend.error = raised("from the log")
+    writing = Background(lambda: catalog.add(segment("b", 100, 199)))
+    number = catalog.log_partition(ORDERS)
+    eventually(lambda: rig.log.high_water_marks(TOPIC)[number] == 2)
+    rig.backend.failures = 1
+    rig.backend.reading.set()
+    for call in (writing.result, lambda: catalog.segments(ORDERS), lambda: catalog.add(segment("c", 200, 299))):
+        with pytest.raises(NotReady, match=f"stopped following the log.*{raised.__name__}: from the log"):
+            call()
+    catalog.reconcile_assignment(range(PARTITIONS))
+    assert [found.segment_id for found in eventually(lambda: catalog.segments(ORDERS))] == ["a", "b"]
+    catalog.add(segment("c", 200, 299))
+
+
+def test_log_that_stays_away_is_given_up_after_a_bounded_number_of_attempts(rig: Rig) -> None:
+    clock = ManualClock()
+    catalog = rig.open(clock=clock)
+    catalog.add(segment("a"))
+    rig.backend.failures = 10 * MAX_FAILURES
+    rig.backend.changes.notify()  # it looks, and fails
+
+    def is_given_up() -> bool:
+        clock.advance(5.0)
+        try:
+            catalog.segments(ORDERS)
+        except NotReady as error:
+            assert "the log is away" in str(error)
+            return True
+        return False
+
+    eventually(is_given_up)
+    assert rig.backend.failures == 9 * MAX_FAILURES
+    rig.backend.failures = 0
+    catalog.reconcile_assignment(range(PARTITIONS))
+    assert len(eventually(lambda: catalog.segments(ORDERS))) == 1
+
+
+def test_log_that_fails_now_and_then_is_never_given_up(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    catalog = rig.open(random=NoPauses())
+    for number in range(MAX_FAILURES + 5):
+        rig.backend.failures = 1
+        rig.backend.changes.notify()  # it looks, and fails
+        eventually(lambda: not rig.backend.failures)
+        catalog.add(segment(f"{number}", number, number))
+    assert "is followed no more" not in caplog.text
 
 
 def test_log_closed_under_a_catalog_leaves_it_readable_and_closable(rig: Rig) -> None:
