@@ -175,9 +175,12 @@ class Follower:
         with self.changed:
             self.failure = error
             self.changed.notify_all()
-            while self.failure is not None and not self.is_stopping:
+            while self._stands_still():
                 self._clock.wait_until(self.changed, None)
         self._failures = 0
+
+    def _stands_still(self) -> bool:
+        return self.failure is not None and not self.is_stopping
 
     def _pump_records(self) -> None:
         """Apply events as they come, and write snapshots in between, until the subscription ends."""
