@@ -9,6 +9,7 @@ Every method is called with the topic's lock held, so nobody else changes the fi
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from typing import TYPE_CHECKING, Final
@@ -131,7 +132,10 @@ class LinesFile:
                 if self._version == _VERSION:
                     position = self._position(kept)
                     while position < self._end:
-                        position += file.write(os.pread(self._fd, min(_CHUNK, self._end - position), position))
+                        chunk = os.pread(self._fd, min(_CHUNK, self._end - position), position)
+                        if not chunk:
+                            raise Corrupt(f"{self._path} is shorter than it was: somebody else has written to it")
+                        position += file.write(chunk)
                 else:
                     for start in range(kept, before.next, _COPIED_AT_ONCE):
                         events = self.read(start, _COPIED_AT_ONCE)
@@ -163,6 +167,8 @@ class LinesFile:
         try:
             while rest:
                 written = os.pwrite(self._fd, rest, position)
+                if not written:
+                    raise OSError(errno.EIO, "nothing could be written")
                 rest, position = rest[written:], position + written
         except OSError as error:
             try:

@@ -39,6 +39,9 @@ _COMPACTED: Final = re.compile(r"eventlog\.from-(\d{1,19})")
 It is there from the first append on, so that the collector trims what was compacted and nothing else.
 """
 
+_MAX_ATTEMPTS: Final = 10
+"""How often an upload, or a read, is overtaken by the collector before it is given up."""
+
 
 class _Partition:
     """One partition: a buffer, read and written by event offsets."""
@@ -59,13 +62,17 @@ class _Partition:
         filling = Filling(MAX_CALL_BYTES)
         filling.apply(check_call(list(events), b"", self._clock.now_ms()))
         uploaded = self._upload(partial(self._storage.put, filling.freeze()[0]))
-        while True:
+        for _ in range(_MAX_ATTEMPTS):
             try:
                 with self._writing:
                     self._hold_what_is_retained()
                     return self._offset_of(self._writer.append([uploaded.batch]).start)
             except BelowFloor as error:  # the collector passed it by while it was uploaded
                 uploaded = self._upload(partial(self._storage.put_again, uploaded, above=error.floor))
+        raise Unavailable(
+            f"{self._store.url}: the collector passed an upload by {_MAX_ATTEMPTS} times; nothing was appended. Give "
+            "the collector a longer grace"
+        )
 
     def _hold_what_is_retained(self) -> None:
         """See that the group is there: else other readers' acknowledgements would let the collector trim events."""
@@ -109,7 +116,7 @@ class _Partition:
         if not isinstance(head, Head) or first >= head.next_record:
             head = self._fresh_head()
         at = max(first, self._first(head))
-        while True:
+        for attempt in range(_MAX_ATTEMPTS):
             plan = self._plan(head, at, limit)
             try:
                 batches = in_parallel(self._fetch, plan)
@@ -118,7 +125,7 @@ class _Partition:
                 # Compacted and swept since that head was read; else it is really missing.
                 head = self._fresh_head()
                 before, at = at, max(first, self._first(head))
-                if at == before:
+                if at == before or attempt == _MAX_ATTEMPTS - 1:
                     raise
         found: list[tuple[int, bytes]] = []
         for descriptor, entries in zip(plan, batches, strict=True):

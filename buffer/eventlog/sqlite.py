@@ -40,6 +40,7 @@ PRAGMA application_id = {_APPLICATION_ID}
 """
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """What a statement raises. Python cannot decode SQLite's message if that quotes a damaged schema."""
+_REMEDY: Final = "Restore a copy, or save what is left by the command .recover of sqlite3"
 _PLACE: Final = "SELECT id FROM partitions WHERE topic = ? AND number = ?"
 _BOUNDS: Final = """
 SELECT number, first, coalesce((SELECT max(offset) + 1 FROM events WHERE partition = id), first) FROM partitions
@@ -207,7 +208,7 @@ class SqliteBackend(Backend):
         return event
 
     def _damaged(self, what: str) -> Corrupt:
-        return Corrupt(f"{self.url} is damaged: {what}. Restore it, or save what is left by SQLite's .recover")
+        return Corrupt(f"{self.url} is damaged: {what}. {_REMEDY}")
 
     def _count(self, connection: sqlite3.Connection, topic: str) -> int:
         count, first, last = connection.execute(
@@ -322,27 +323,35 @@ class SqliteBackend(Backend):
             attempt += 1
 
     def _typed(self, error: sqlite3.Error | UnicodeDecodeError) -> ForebayError:
+        if _tells_of_damage(error):
+            return Corrupt(f"{self.url} is damaged, or no event log: {error}. {_REMEDY}")
         match _code(error):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return Unavailable(
                     f"{self.url} was locked by somebody else for {self._busy_seconds:g} s; nothing was changed. Look "
                     "for a process that keeps a transaction open, and try again"
                 )
-            case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_FORMAT:
-                return Corrupt(f"{self.url} is damaged, or no database: {error}")
-            case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | None:
-                # Our statements are right for our tables: these are not, or hold text that is none.
-                return self._damaged(str(error))
-            case sqlite3.SQLITE_CONSTRAINT if _extended_code(error) != sqlite3.SQLITE_CONSTRAINT_TRIGGER:
-                return self._damaged(str(error))
-            case sqlite3.SQLITE_TOOBIG:
-                return InvalidInput(f"{self.url}: an event is larger than SQLite takes: {error}")
             case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
                 return Denied(f"{self.url} cannot be written: {error}; check who owns the file and its folder")
             case sqlite3.SQLITE_CANTOPEN:
                 return Unavailable(f"{self.url}: {error}; check that {self._path.parent} is there and can be written")
+            case sqlite3.SQLITE_TOOBIG:
+                return InvalidInput(f"{self.url}: an event is larger than SQLite takes: {error}")
             case _:
                 return Unavailable(f"{self.url}: {error}; nothing was changed")
+
+
+def _tells_of_damage(error: Exception) -> bool:
+    """Whether an error cannot come from an event log that is whole, since our statements are right for our tables."""
+    match _code(error):
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_FORMAT:
+            return True
+        case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | None:
+            return True
+        case sqlite3.SQLITE_CONSTRAINT:
+            return _extended_code(error) != sqlite3.SQLITE_CONSTRAINT_TRIGGER  # somebody's own
+        case _:
+            return False
 
 
 def _extended_code(error: Exception) -> int | None:

@@ -321,6 +321,27 @@ def test_ack_through_moves_the_frontier_in_one_durable_call(inner: MemoryStore) 
     consumer.ack(4)
 
 
+def test_ack_through_that_could_not_be_written_moves_nothing_and_can_be_repeated(inner: MemoryStore) -> None:
+    class Down(FaultyStore):
+        is_down = False
+
+        def _next_fault(self, kind: str) -> Fault | None:
+            return Fault.FAIL if self.is_down else super()._next_fault(kind)
+
+    append_many(inner, 3)
+    store = Down(inner)
+    consumer = Consumer(store, clock=ManualClock())
+    consumer.next_descriptors(3)
+    store.is_down = True
+    with pytest.raises(Unavailable):
+        consumer.ack_through(1)
+    assert "acknowledged through None" in repr(consumer)
+    store.is_down = False
+    assert waiting(inner) == [0, 1, 2]
+    consumer.ack_through(1)
+    assert waiting(inner) == [2]
+
+
 def test_ack_through_past_anything_handed_out_is_refused(inner: MemoryStore) -> None:
     append_many(inner, 5)
     consumer = Consumer(inner)

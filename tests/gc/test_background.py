@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from forebay.buffer.errors import InvalidInput, Unavailable
+from forebay.gc import Collector
 from forebay.testing import FaultyStore
 
 PATIENCE = 20.0
@@ -123,3 +125,8 @@ def test_it_runs_once_at_a_time_and_can_be_started_again(pool: Any) -> None:
 def test_interval_must_be_a_time(pool: Any, interval: float) -> None:
     with pytest.raises(InvalidInput, match="interval"):
         pool.collector().start(interval)
+
+
+def test_defaults_are_as_documented() -> None:
+    assert inspect.signature(Collector).parameters["grace"].default == 600.0
+    assert inspect.signature(Collector.start).parameters["interval"].default == 300.0

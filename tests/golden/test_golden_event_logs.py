@@ -1,4 +1,4 @@
-"""Files of an event log in every version of their lines, kept for ever: each must read as it did when it was written."""
+"""Files of an event log in every version of their lines, kept for ever: each must read as when it was written."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from pathlib import Path
 from random import Random
@@ -14,7 +15,7 @@ from eventlog_homes import Background
 
 from forebay.buffer.errors import Closed, InvalidInput, NotReady, Timeout, Unknown
 from forebay.buffer.eventlog import Event, open_event_log
-from forebay.runtime.catalog import Catalog, DeletionState, SegmentState
+from forebay.runtime.catalog import CATALOG_TOPIC, Catalog, DeletionState, SegmentState
 from forebay.runtime.catalog.follower import MAX_FAILURES
 from forebay.testing import ManualClock
 
@@ -522,3 +523,11 @@ def test_catalogs_of_two_handles_share_a_database(tmp_path: Path) -> None:
             two.reconcile_assignment([0, 1])
             one.add(segment())
             assert eventually(lambda: two.segments(ORDERS)) == one.segments(ORDERS)
+
+
+def test_defaults_are_as_documented() -> None:
+    settings = inspect.signature(Catalog).parameters
+    assert CATALOG_TOPIC == settings["topic"].default == "forebay.segments"
+    assert settings["partitions"].default == 8
+    assert settings["snapshots"].default is None
+    assert settings["snapshot_interval"].default == settings["write_timeout"].default == 60.0
