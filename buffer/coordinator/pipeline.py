@@ -166,6 +166,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         state = self._state
         state.watermarks[level] = record.epochs.stop - 1
         record.passed = level
+        state.moved.notify_all()
         if level == Durability.DURABLE:
             self._release_cost(record)
             record.receipt = None

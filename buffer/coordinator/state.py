@@ -40,7 +40,7 @@ class CoordinatorState:
         self.room = Condition(self.lock)
         """Writers wait here for their channel's capacity or for the cost bound."""
         self.moved = Condition(self.lock)
-        """For who waits on a write not yet applied, on a pause, or on the end."""
+        """For who waits on a write not yet applied, on a watermark, on a pause, or on the end."""
         self.uploads_ready = Condition(self.lock)
         self.commit_ready = Condition(self.lock)
 

@@ -593,6 +593,39 @@ def test_consumer_that_is_asked_to_collect_does_so_where_its_batches_are(monkeyp
     assert collectors() == before
 
 
+def test_collector_of_a_consumer_has_the_interval_and_the_grace_that_were_asked_for(
+    inner: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+    init, start = Collector.__init__, Collector.start
+
+    def told(collector: Collector, *args: Any, grace: float, **settings: Any) -> None:
+        seen.append(grace)
+        init(collector, *args, grace=grace, **settings)
+
+    def started(collector: Collector, interval: float = 0.0) -> Collector:
+        seen.append(interval)
+        return start(collector, interval)
+
+    monkeypatch.setattr(Collector, "__init__", told)
+    monkeypatch.setattr(Collector, "start", started)
+    with Consumer(inner, collect=True, collect_interval=7.0, collect_grace=3.0):
+        pass
+    with Consumer(inner, collect=True):
+        pass
+    assert seen == [3.0, 7.0, 600.0, 300.0]
+
+
+@pytest.mark.parametrize("settings", [{"collect_interval": 0}, {"collect_grace": -1}])
+def test_collector_settings_that_cannot_be_are_refused_before_the_claim(
+    inner: MemoryStore, settings: dict[str, Any]
+) -> None:
+    with Consumer(inner) as consumer:
+        with pytest.raises(InvalidInput, match=next(iter(settings))):
+            Consumer(inner, collect=True, **settings)
+        consumer.next_batch()  # it was not fenced
+
+
 def test_collector_ends_with_its_consumer_though_the_last_write_fails(inner: MemoryStore) -> None:
     """Ref 002: close stops it even if flush fails."""
     append_many(inner, 1)

@@ -228,6 +228,7 @@ def test_table_that_is_missing_is_corrupt(log: EventLog, path: Path, table: str)
         "UPDATE events SET event = x'00' WHERE offset = 1",
         "DELETE FROM events WHERE offset = 1",
         "DELETE FROM events WHERE offset = 0",
+        """UPDATE events SET event = '{"kind":"a","time_ms":1}'; DELETE FROM events WHERE offset = 1""",
         "UPDATE partitions SET first = 'no'",
         "UPDATE partitions SET first = 9",
         "UPDATE partitions SET number = 3",
@@ -236,7 +237,7 @@ def test_table_that_is_missing_is_corrupt(log: EventLog, path: Path, table: str)
 def test_row_that_is_not_as_it_was_written_is_corrupt(log: EventLog, path: Path, damage: str) -> None:
     fill(log, 3)
     other = sqlite3.connect(path)
-    other.execute(damage)
+    other.executescript(damage)
     other.commit()
     with pytest.raises(Corrupt, match=r"events\.db"):
         open_event_log(path).read_range("jobs")

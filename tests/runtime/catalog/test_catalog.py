@@ -162,6 +162,18 @@ def test_many_threads_write_and_each_returns_with_its_own(rig: Rig) -> None:
     assert [len(catalog.segments(f"orders/{n}")) for n in range(6)] == [10] * 6
 
 
+def test_time_writer_and_latest_record_are_kept_as_the_writer_says(rig: Rig) -> None:
+    catalog = rig.open()
+    copied = segment(changed_ms=5, max_time_ms=4, writer="broker-1")
+    catalog.add(copied)
+    assert catalog.segments(ORDERS) == [copied]
+    catalog.update(finish(copied, changed_ms=9))
+    (finished,) = catalog.segments(ORDERS)
+    assert (finished.changed_ms, finished.max_time_ms, finished.writer) == (9, 4, "broker-1")
+    catalog.update(finish(copied, SegmentState.DELETE_STARTED))
+    assert catalog.segments(ORDERS)[0].changed_ms > 9, "by the log"
+
+
 # Reading
 
 
