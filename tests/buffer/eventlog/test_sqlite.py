@@ -206,7 +206,9 @@ def test_damage_anywhere_in_the_file_is_told_as_an_error_of_forebays_and_never_r
 
 def test_damaged_schema_is_corrupt(path: Path) -> None:
     whole = small_database(path)
-    path.write_bytes(whole.replace(b"CREATE TABLE events", b"CREATE TABLE ev\xb8nts", 1))
+    assert whole.count(b"tableeventsevents") == whole.count(b"CREATE TABLE events") == 1
+    damaged = whole.replace(b"tableeventsevents", b"tableev\xb8ntsevents")  # a name that is no text
+    path.write_bytes(damaged.replace(b"CREATE TABLE events", b"CREATE TABLX events"))
     with pytest.raises(Corrupt, match=r"events\.db is damaged"):
         open_event_log(path).read_range("jobs")
 
