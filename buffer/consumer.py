@@ -115,7 +115,9 @@ class Consumer(Closing):
         profile: the format of a buffer that does not exist yet.
         manifest_path: the manifest's key below `url`.
         data_prefix: the folder below `url` that batches are stored in, which only a collector has to know.
-        collect: whether to run a collector with its default settings beside this consumer, until it is closed.
+        collect: whether to run a collector beside this consumer, until it is closed.
+        collect_interval: seconds between its collections.
+        collect_grace: seconds that an upload may take to be listed; see `forebay.gc.Collector`.
         storage_options: credentials, endpoint and client of the store.
         retry_timeout: maximum time in seconds for which a read is retried while the store fails; 0 for none. After an
             error the next call reads the same again.
@@ -137,6 +139,8 @@ class Consumer(Closing):
         manifest_path: str = "manifest",
         data_prefix: str = "data",
         collect: bool = False,
+        collect_interval: float = 300.0,
+        collect_grace: float = 600.0,
         storage_options: Mapping[str, Any] | None = None,
         retry_timeout: float = RETRY_SECONDS,
         max_poll_interval: float = 2.0,
@@ -145,6 +149,9 @@ class Consumer(Closing):
     ) -> None:
         last_acked = None if last_acked is None else check_whole(last_acked, "last_acked")
         check_seconds(max_poll_interval, "max_poll_interval", least=POLL_FLOOR)
+        check_seconds(collect_interval, "collect_interval")
+        if not collect_grace >= 0:
+            raise InvalidInput(f"collect_grace must be a number of seconds, 0 or more, not {collect_grace}")
         if on_trimmed not in ("raise", "skip"):
             raise InvalidInput(f"on_trimmed must be 'raise' or 'skip', not {on_trimmed!r}")
         if from_ is not None and group is None:
@@ -181,15 +188,17 @@ class Consumer(Closing):
                 self._side.ack(self._claim, last_acked)
             else:
                 self._cursor = acked
-        self._collector = self._start_collector(data_prefix, random) if collect else None
+        self._collector: Collector | None = None
+        if collect:
+            self._collector = self._make_collector(data_prefix, collect_grace, random).start(collect_interval)
 
-    def _start_collector(self, data_prefix: str, random: Random | None) -> Collector:
+    def _make_collector(self, data_prefix: str, grace: float, random: Random | None) -> Collector:
         from forebay.gc import Collector  # noqa: PLC0415 -- it stands on this layer: only who asks for one needs it
 
         path = self._queue.manifest_path
         return Collector(
-            self._store, manifest_path=path, data_prefix=data_prefix, clock=self._clock, random=random
-        ).start()
+            self._store, grace=grace, manifest_path=path, data_prefix=data_prefix, clock=self._clock, random=random
+        )
 
     # Reading
 

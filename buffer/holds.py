@@ -505,7 +505,7 @@ class _Lease:
             except Fenced:
                 _log.exception("%s is lost; its job must stop", self.name)
                 return
-            except ForebayError:
+            except BaseException:  # noqa: BLE001 - without this thread the hold would expire and nobody would know why
                 _log.warning("%s could not be renewed; trying again", self.name, exc_info=True)
                 due = self._clock.monotonic() + self._pause / 4
 

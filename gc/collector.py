@@ -185,7 +185,7 @@ class Collector:
         while going_on:
             try:
                 report = self.collect_once()
-            except Exception:  # noqa: BLE001 - whatever it was, the next collection starts from nothing
+            except BaseException:  # noqa: BLE001 - whatever it was, the next collection starts from nothing
                 _log.exception("%s: a collection failed; the next one is in %s s", self.url, interval)
                 self._count_failure([self.url])
             else:

@@ -85,6 +85,12 @@ class Stage(Generic[T]):
         return len(self._waiting)
 
     def _run(self) -> None:
+        try:
+            self._work_until_stopped()
+        except BaseException as error:  # noqa: BLE001 - a stage without threads would leave `run` waiting
+            self._failed(error)
+
+    def _work_until_stopped(self) -> None:
         while True:
             with self._wake:
                 while not self._stopped and (not self._waiting or not self._is_due()):

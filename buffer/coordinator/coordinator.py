@@ -139,6 +139,27 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
         """The epoch up to which every write has come to this level, or was rejected on the way to it; 0 at first."""
         return self._state.watermarks[durability]
 
+    def wait_for_epoch(self, epoch: int, durability: Durability, timeout: float | None = None) -> None:
+        """Return once the watermark of a level has come to an epoch; it need not have been given to a write yet.
+
+        For whoever knows an epoch and has no handle, such as a reader that waits for what another one wrote. A write
+        that was rejected is passed over, so its own handle alone tells whether it succeeded.
+
+        Raises:
+            Timeout: it was not reached in `timeout` seconds.
+            Closed: the coordinator was stopped before. If an error stopped it, that is raised instead.
+        """
+        state = self._state
+        deadline = None if timeout is None else state.clock.monotonic() + timeout
+        with state.lock:
+            while state.watermarks[durability] < epoch:
+                over = state.over()
+                if over is not None:
+                    raise fresh(over)
+                if deadline is not None and state.clock.monotonic() >= deadline:
+                    raise Timeout(f"{state.name}: epoch {epoch} not {durability.name.lower()} in {timeout} seconds")
+                state.clock.wait_until(state.moved, deadline)
+
     @property
     def view(self) -> View[ReaderT, ReceiptT]:
         """Where every write is now. What a watermark covers is in the view that is read after it."""

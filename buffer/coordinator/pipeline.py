@@ -77,6 +77,19 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
 
     def write_deltas(self) -> None:
         """Write deltas until there are no more; several threads do this."""
+        self._run(self._write_deltas)
+
+    def commit_groups(self) -> None:
+        """Flush storage, each time for all that is written, until there is no more; one thread does this."""
+        self._run(self._commit_groups)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as fatal:  # noqa: BLE001 -- whatever it is, those who wait must hear of it
+            self._state.fail(fatal)
+
+    def _write_deltas(self) -> None:
         state = self._state
         while (record := self._next_upload()) is not None:
             try:
@@ -88,9 +101,6 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
                 error: Exception | None = None
             except DeltaRejected as rejection:
                 receipt, error = None, rejection
-            except BaseException as fatal:  # noqa: BLE001 -- whatever it is, those who wait must hear of it
-                state.fail(fatal)
-                return
             with state.lock:
                 if state.failure is not None:
                     return
@@ -156,6 +166,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         state = self._state
         state.watermarks[level] = record.epochs.stop - 1
         record.passed = level
+        state.moved.notify_all()
         if level == Durability.DURABLE:
             self._release_cost(record)
             record.receipt = None
@@ -166,8 +177,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         cost, record.cost = record.cost, 0
         self._state.release_cost(cost)
 
-    def commit_groups(self) -> None:
-        """Flush storage, each time for all that is written, until there is no more; one thread does this."""
+    def _commit_groups(self) -> None:
         state = self._state
         while (group := self._next_group()) is not None:
             receipts: list[Stamped[ReceiptT]] = [
@@ -175,16 +185,12 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
             ]
             began = state.clock.monotonic()
             try:
-                try:
-                    rejected: Mapping[range, Exception] = self._flusher.flush_storage(receipts)
-                except DeltaRejected as rejection:
-                    rejected = dict.fromkeys((receipt.epochs for receipt in receipts), rejection)
-                strangers = rejected.keys() - {receipt.epochs for receipt in receipts}
-                if strangers:
-                    raise ForebayError(f"{state.name}: flush_storage rejected deltas it was not given: {strangers}")
-            except BaseException as fatal:  # noqa: BLE001 -- whatever it is, those who wait must hear of it
-                state.fail(fatal)
-                return
+                rejected: Mapping[range, Exception] = self._flusher.flush_storage(receipts)
+            except DeltaRejected as rejection:
+                rejected = dict.fromkeys((receipt.epochs for receipt in receipts), rejection)
+            strangers = rejected.keys() - {receipt.epochs for receipt in receipts}
+            if strangers:
+                raise ForebayError(f"{state.name}: flush_storage rejected deltas it was not given: {strangers}")
             with state.lock:
                 if state.failure is not None:
                     return

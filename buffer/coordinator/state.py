@@ -40,7 +40,7 @@ class CoordinatorState:
         self.room = Condition(self.lock)
         """Writers wait here for their channel's capacity or for the cost bound."""
         self.moved = Condition(self.lock)
-        """For who waits on a write not yet applied, on a pause, or on the end."""
+        """For who waits on a write not yet applied, on a watermark, on a pause, or on the end."""
         self.uploads_ready = Condition(self.lock)
         self.commit_ready = Condition(self.lock)
 
@@ -171,7 +171,7 @@ class CoordinatorState:
             if isinstance(callback, LoopWaker):
                 by_loop.setdefault(callback.loop, []).append(callback)
             else:
-                tell(callback, watcher.handle)
+                _call_quietly(callback, watcher.handle)
         for loop, wakers in by_loop.items():
             try:
                 # One call for all coroutines of a loop: each call wakes the loop through a socket.
@@ -201,8 +201,16 @@ def _wake(wakers: list[LoopWaker]) -> None:
 
 
 def tell(callback: Callable[[Any], object], handle: Handle[Any]) -> None:
-    """Call a done callback; an error in it is its owner's and stops nothing here."""
+    """Call a done callback in the thread of whoever added it; an error in it is logged and stops nothing."""
     try:
         callback(handle)
     except Exception:  # noqa: BLE001 -- logged
+        _log.exception("a done callback failed")
+
+
+def _call_quietly(callback: Callable[[Any], object], handle: Handle[Any]) -> None:
+    """Call a done callback in one of our threads, which must survive it even if it raises `SystemExit`."""
+    try:
+        callback(handle)
+    except BaseException:  # noqa: BLE001 -- logged; this thread has other waiters to tell
         _log.exception("a done callback failed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from forebay.buffer.eventlog.audit import AUDIT_TOPIC, AuditTrail, object_history
 from forebay.buffer.eventlog.log import EventLog
 from forebay.buffer.eventlog.model import CompactReport, Description, Event, Lagged, Record
+from forebay.buffer.eventlog.names import topic_name
 from forebay.buffer.eventlog.open import describe_event_log, open_event_log
 from forebay.buffer.eventlog.subscription import Assignment, Subscription
 
@@ -22,4 +23,5 @@ __all__ = [
     "describe_event_log",
     "object_history",
     "open_event_log",
+    "topic_name",
 ]

@@ -1,13 +1,15 @@
 """One partition as a file of JSON lines: finding places in it, appending, recovering a torn end, compacting.
 
-The first line says at which offset the file begins; each line after it is an event and begins with its offset. A last
-line without an end is an append that a process died in: readers stop before it, and the next append cuts it off.
+The first line says at which offset the file begins; each line after it is an event and begins with its offset and, from
+version 2 on, a checksum. A file of version 1 goes on without them until it is compacted. A last line without an end is
+an append that a process died in: readers stop before it, and the next append cuts it off.
 
 Every method is called with the topic's lock held, so nobody else changes the file meanwhile.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from typing import TYPE_CHECKING, Final
@@ -15,8 +17,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Struct
 
+from forebay.buffer.checksum import crc32c
 from forebay.buffer.errors import Corrupt, Unavailable, Unknown
 from forebay.buffer.eventlog.backend import Bounds
+from forebay.buffer.eventlog.model import seal_event, unseal_event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +31,9 @@ _log = logging.getLogger("forebay.eventlog")
 _MARK_EVERY: Final = 64
 _CHUNK: Final = 1 << 16
 """Bytes read at once."""
+_VERSION: Final = 2
+"""What new files are written in."""
+_COPIED_AT_ONCE: Final = 1000
 
 
 class _Header(Struct, frozen=True):
@@ -47,6 +54,7 @@ class LinesFile:
         self._forget()
 
     def _forget(self) -> None:
+        self._version = _VERSION
         self._first = self._next = 0
         self._end = 0
         """Where the last whole line ends."""
@@ -54,6 +62,8 @@ class LinesFile:
         """Of the file: more than `_end` if its last line is torn."""
         self._marks: list[int] = []
         """Where every 64th event begins."""
+        self._checked_end = 0
+        """An end before which the last line is known to be whole."""
 
     def close(self) -> None:
         """Let go of the file."""
@@ -75,10 +85,13 @@ class LinesFile:
             return []
         found = []
         for offset, line in enumerate(self._lines(self._position(at), count), at):
-            start = _start_of_line(offset)
-            if not line.startswith(start):
-                raise Corrupt(f"{self._path}: expected the event of offset {offset}, found {line[:60]!r}")
-            found.append((offset, b"{" + line[len(start) :]))
+            event = _decode_line(line, offset, self._version)
+            if event is None:
+                raise Corrupt(
+                    f"{self._path}: the line of offset {offset} is damaged, or not the line of that offset; it begins "
+                    f"with {line[:60]!r}"
+                )
+            found.append((offset, event))
         return found
 
     def append(self, events: Sequence[bytes]) -> int:
@@ -93,17 +106,19 @@ class LinesFile:
             self.close()
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             self._is_writable = True
+        if self._end != self._checked_end:
+            self._check_last_line()
         if self._size > self._end:
-            _log.warning("%s: an append was interrupted; its last line is cut off", self._path)
-            os.ftruncate(self._fd, self._end)
+            self._cut_off_torn_line()
         first = self._next
-        lines = [_start_of_line(offset) + event[1:] + b"\n" for offset, event in enumerate(events, first)]
+        lines = [_encode_line(event, offset, self._version) for offset, event in enumerate(events, first)]
         if self._end == 0:
             lines.insert(0, _header_line(0))
         data = b"".join(lines)
         self._write(data)
         self._size = self._end + len(data)
         self._scan()
+        self._checked_end = self._end
         return first
 
     def compact(self, through: int) -> tuple[Bounds, Bounds]:
@@ -114,19 +129,46 @@ class LinesFile:
             temporary = self._path.with_suffix(".new")
             with temporary.open("wb") as file:
                 file.write(_header_line(kept))
-                position = self._position(kept)
-                while position < self._end:
-                    position += file.write(os.pread(self._fd, min(_CHUNK, self._end - position), position))
+                if self._version == _VERSION:
+                    position = self._position(kept)
+                    while position < self._end:
+                        chunk = os.pread(self._fd, min(_CHUNK, self._end - position), position)
+                        if not chunk:
+                            raise Corrupt(f"{self._path} is shorter than it was: somebody else has written to it")
+                        position += file.write(chunk)
+                else:
+                    for start in range(kept, before.next, _COPIED_AT_ONCE):
+                        events = self.read(start, _COPIED_AT_ONCE)
+                        file.writelines(_encode_line(event, offset, _VERSION) for offset, event in events)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._path)
         return before, self.bounds()
+
+    def _check_last_line(self) -> None:
+        """Raise `Corrupt` if the last line is damaged: it may be two, and then the next offset is not what it seems."""
+        if self._next > self._first:
+            self.read(self._next - 1, 1)
+        self._checked_end = self._end
+
+    def _cut_off_torn_line(self) -> None:
+        torn = os.pread(self._fd, self._size - self._end, self._end)
+        # An append that was interrupted leaves a part of a line. All of it and one wrong byte is damage.
+        if self._end and self._version > 1 and _decode_line(torn[:-1], self._next, self._version) is not None:
+            raise Corrupt(
+                f"{self._path}: the end of the last line, of offset {self._next}, is damaged: replace the file's last "
+                "byte by a newline"
+            )
+        _log.warning("%s: an append was interrupted; its last line is cut off", self._path)
+        os.ftruncate(self._fd, self._end)
 
     def _write(self, data: bytes) -> None:
         rest, position = memoryview(data), self._end
         try:
             while rest:
                 written = os.pwrite(self._fd, rest, position)
+                if not written:
+                    raise OSError(errno.EIO, "nothing could be written")
                 rest, position = rest[written:], position + written
         except OSError as error:
             try:
@@ -161,25 +203,42 @@ class LinesFile:
                     return  # torn
                 chunk_size *= 2  # a line longer than that
                 continue
-            at = 0
+            at = last = 0
             if self._end == 0:
                 at = chunk.index(b"\n") + 1
-                self._first = self._next = self._read_header(chunk[:at])
+                self._read_header(chunk[:at])
             while at < end:
                 if (self._next - self._first) % _MARK_EVERY == 0:
                     self._marks.append(self._end + at)
                 self._next += 1
-                at = chunk.index(b"\n", at) + 1
+                last, at = at, chunk.index(b"\n", at) + 1
+            if last:
+                self._check_count(chunk[last:end])
             self._end += end
 
-    def _read_header(self, line: bytes) -> int:
+    def _check_count(self, last: bytes) -> None:
+        """Raise `Corrupt` unless the last line has the offset that counting gave it.
+
+        A newline that was damaged, or came from damage, would else give the next event an offset that is not its own.
+        """
+        offset = self._next - 1
+        if not last.startswith(_start_of_line(offset)):
+            self._forget()
+            raise Corrupt(f"{self._path}: by its place, this line is of offset {offset}, but it says {last[:60]!r}")
+
+    def _read_header(self, line: bytes) -> None:
         try:
             header = msgspec.json.decode(line, type=_Header)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             header = _Header("", 0, -1)
-        if header.forebay != "events" or header.version != 1 or header.first < 0:
-            raise Corrupt(f"{self._path} is no file of events of version 1: it begins with {line[:60]!r}")
-        return header.first
+        is_whole = header.version == 1 or line == _header_line(header.first)
+        if header.forebay != "events" or header.version not in (1, _VERSION) or header.first < 0 or not is_whole:
+            raise Corrupt(
+                f"{self._path} is no file of events of version 1 or {_VERSION}, or is damaged: it begins with "
+                f"{line[:80]!r}"
+            )
+        self._version = header.version
+        self._first = self._next = header.first
 
     def _position(self, offset: int) -> int:
         """Where an event begins; where the file ends, for the next one's offset."""
@@ -206,5 +265,20 @@ def _start_of_line(offset: int) -> bytes:
     return b'{"offset":%d,' % offset
 
 
+def _encode_line(event: bytes, offset: int, version: int) -> bytes:
+    stored = event if version == 1 else seal_event(event, offset)
+    return _start_of_line(offset) + stored[1:] + b"\n"
+
+
+def _decode_line(line: bytes, offset: int, version: int) -> bytes | None:
+    """The event of a line without its end; None if it is not the line of that offset, or damaged."""
+    start = _start_of_line(offset)
+    if not line.startswith(start):
+        return None
+    stored = b"{" + line[len(start) :]
+    return stored if version == 1 else unseal_event(stored, offset)
+
+
 def _header_line(first: int) -> bytes:
-    return msgspec.json.encode(_Header("events", 1, first)) + b"\n"
+    header = msgspec.json.encode(_Header("events", _VERSION, first))
+    return b'%s,"crc32c":"%08x"}\n' % (header[:-1], crc32c(header))

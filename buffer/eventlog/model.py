@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - msgspec reads the annotation
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from forebay.buffer.checks import MOST, check_whole
+from forebay.buffer.checksum import crc32c
 from forebay.buffer.errors import Corrupt, ForebayError, InvalidInput
 
 
@@ -105,6 +106,27 @@ def encode_event(event: Event, now_ms: int) -> bytes:
         return _encoder.encode(_Stored(event.kind, time_ms, headers, event.payload))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidInput(f"the payload of event {event.kind!r} is neither JSON nor bytes: {error}") from error
+
+
+_SEAL: Final = b'{"crc32c":"'
+_SEAL_SIZE: Final = len(_SEAL) + 10
+"""Bytes of the checksum's field, to the comma after it: eight hexadecimal digits, a quote and the comma."""
+
+
+def seal_event(event: bytes, offset: int) -> bytes:
+    """Return the bytes of an event with a checksum of them and of their offset as the first field."""
+    return b'%s%08x",%s' % (_SEAL, crc32c(b"%d%s" % (offset, event)), event[1:])
+
+
+def is_sealed(data: bytes) -> bool:
+    """Whether the bytes of an event begin with a checksum."""
+    return data.startswith(_SEAL)
+
+
+def unseal_event(sealed: bytes, offset: int) -> bytes | None:
+    """Return the bytes of an event without its checksum; None if that is missing or not the event's."""
+    event = b"{" + sealed[_SEAL_SIZE:]
+    return event if seal_event(event, offset) == sealed else None
 
 
 def decode_record(data: bytes, url: str, topic: str, partition: int, offset: int) -> Record:

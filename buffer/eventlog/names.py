@@ -6,16 +6,29 @@ import re
 from hashlib import blake2b
 from typing import Any
 
-from forebay.buffer.checks import check_name
+from forebay.buffer.checks import NAME, check_name
 from forebay.buffer.errors import InvalidInput
 
 _UNSAFE = re.compile(r"[^a-z0-9._-]")
+_NOT_IN_A_TOPIC = re.compile(r"[^A-Za-z0-9._-]")
 _LONGEST = 100
 
 
 def check_topic(topic: Any) -> str:
     """Return a topic's name, or raise `InvalidInput`."""
     return check_name(topic, "a topic's name")
+
+
+def topic_name(text: str) -> str:
+    """Return a topic's name for any text, such as a URL; always the same one for the same text.
+
+    A text that is a valid name stays as it is. In any other, wrong characters become `_`, and a hash of the text
+    follows, so that two such texts get two names.
+    """
+    if NAME.fullmatch(text) and text not in {".", ".."}:
+        return text
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{_NOT_IN_A_TOPIC.sub('_', text)[:80]}-{digest}"
 
 
 def check_consumer(consumer: Any) -> str:

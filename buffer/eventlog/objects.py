@@ -38,6 +38,9 @@ _COMPACTED: Final = re.compile(r"eventlog\.from-(\d{1,19})")
 It is there from the first append on, so that the collector trims what was compacted and nothing else.
 """
 
+_MAX_ATTEMPTS: Final = 10
+"""How often an upload, or a read, is overtaken by the collector before it is given up."""
+
 
 class _Partition:
     """One partition: a buffer, read and written by event offsets."""
@@ -105,7 +108,7 @@ class _Partition:
         if not isinstance(head, Head) or first >= head.next_record:
             head = self._fresh_head()
         at = max(first, self._first(head))
-        while True:
+        for attempt in range(_MAX_ATTEMPTS):
             plan = self._plan(head, at, limit)
             try:
                 batches = in_parallel(self._fetch, plan)
@@ -114,7 +117,7 @@ class _Partition:
                 # Compacted and swept since that head was read; else it is really missing.
                 head = self._fresh_head()
                 before, at = at, max(first, self._first(head))
-                if at == before:
+                if at == before or attempt == _MAX_ATTEMPTS - 1:
                     raise
         found: list[tuple[int, bytes]] = []
         for descriptor, entries in zip(plan, batches, strict=True):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from forebay.buffer.backoff import full_jitter
 from forebay.buffer.errors import Closed, Corrupt, Denied, ForebayError, InvalidInput, Unavailable
 from forebay.buffer.eventlog.backend import Backend, Bounds
-from forebay.buffer.eventlog.model import CompactReport
+from forebay.buffer.eventlog.model import CompactReport, is_sealed, seal_event, unseal_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,6 +38,9 @@ CREATE TABLE cursors (
 ) WITHOUT ROWID;
 PRAGMA application_id = {_APPLICATION_ID}
 """
+_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What a statement raises. Python cannot decode SQLite's message if that quotes a damaged schema."""
+_REMEDY: Final = "Restore a copy, or save what is left by the command .recover of sqlite3"
 _PLACE: Final = "SELECT id FROM partitions WHERE topic = ? AND number = ?"
 _BOUNDS: Final = """
 SELECT number, first, coalesce((SELECT max(offset) + 1 FROM events WHERE partition = id), first) FROM partitions
@@ -46,7 +49,7 @@ SELECT number, first, coalesce((SELECT max(offset) + 1 FROM events WHERE partiti
 
 
 class SqliteBackend(Backend):
-    """A log in a database. It is made by the first write; its folder must be there.
+    """A log in a database. It is made by the first write, with its folder.
 
     Write-ahead logging needs memory that all processes share: not for network file systems.
     """
@@ -71,7 +74,7 @@ class SqliteBackend(Backend):
     def create(self, topic: str, partitions: int) -> int:
         """Make a topic unless it is there."""
         with self._write() as connection:
-            found = _count(connection, topic)
+            found = self._count(connection, topic)
             if not found:
                 rows = [(topic, number) for number in range(partitions)]
                 connection.executemany("INSERT INTO partitions (topic, number) VALUES (?, ?)", rows)
@@ -80,22 +83,22 @@ class SqliteBackend(Backend):
     def partitions(self, topic: str) -> int | None:
         """Return how many there are."""
         with self._read() as connection:
-            return None if connection is None else _count(connection, topic) or None
+            return None if connection is None else self._count(connection, topic) or None
 
     def append(self, topic: str, partition: int, events: Sequence[bytes]) -> int:
         """Append in one transaction, and return the first offset."""
         with self._write() as connection:
             place = self._place(connection, topic, partition)
-            _, _, offset = connection.execute(f"{_BOUNDS} WHERE id = ?", (place,)).fetchone()
-            rows = [(place, number, event.decode()) for number, event in enumerate(events, offset)]
+            offset = self._bounds_of(connection, place).next
+            rows = [(place, number, seal_event(event, number).decode()) for number, event in enumerate(events, offset)]
             connection.executemany("INSERT INTO events VALUES (?, ?, ?)", rows)
-            return int(offset)
+            return offset
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> list[Bounds]:
         """Return the bounds of each."""
         with self._read() as connection:
             rows = [] if connection is None else connection.execute(f"{_BOUNDS} WHERE topic = ?", (topic,)).fetchall()
-        found = {number: Bounds(first, following) for number, first, following in rows}
+        found = {number: self._check_bounds(first, following) for number, first, following in rows}
         return [found.get(number, Bounds(0, 0)) for number in partitions]
 
     def read(self, topic: str, partition: int, first: int, limit: int) -> list[tuple[int, bytes]]:
@@ -103,17 +106,19 @@ class SqliteBackend(Backend):
         with self._read() as connection:
             if connection is None:
                 return []
-            return connection.execute(
-                "SELECT offset, CAST(event AS BLOB) FROM events WHERE partition = ? AND offset >= ?"
-                " ORDER BY offset LIMIT ?",
+            rows = connection.execute(
+                "SELECT first, offset, CAST(event AS BLOB) FROM partitions JOIN events ON partition = id"
+                " WHERE id = ? AND offset >= ? ORDER BY offset LIMIT ?",
                 (self._place(connection, topic, partition), first, limit),
             ).fetchall()
+        start = max(first, self._check_whole(rows[0][0])) if rows else first
+        return [(offset, self._open_event(found, data, offset)) for offset, (_, found, data) in enumerate(rows, start)]
 
     def compact(self, topic: str, partition: int, through: int) -> CompactReport:
         """Delete the events up to an offset, and empty the write-ahead log."""
         with self._write() as connection:
             place = self._place(connection, topic, partition)
-            _, first, end = connection.execute(f"{_BOUNDS} WHERE id = ?", (place,)).fetchone()
+            first, end = self._bounds_of(connection, place)
             kept = max(first, min(through + 1, end))
             connection.execute("DELETE FROM events WHERE partition = ? AND offset < ?", (place, kept))
             connection.execute("UPDATE partitions SET first = ? WHERE id = ?", (kept, place))
@@ -128,7 +133,7 @@ class SqliteBackend(Backend):
                 f"SELECT at FROM cursors WHERE partition = ({_PLACE}) AND consumer = ?",  # noqa: S608 - a constant
                 (topic, partition, consumer),
             ).fetchone()
-        return None if row is None else int(row[0])
+        return None if row is None else self._check_whole(row[0])
 
     def move_cursor(self, topic: str, partition: int, consumer: str, to: int | None, *, back: bool) -> None:
         """Remember where a consumer is."""
@@ -146,7 +151,10 @@ class SqliteBackend(Backend):
     def size_bytes(self) -> int | None:
         """Return the size of the database and what SQLite keeps beside it."""
         files = (self._path, *(self._path.with_name(self._path.name + suffix) for suffix in ("-wal", "-shm")))
-        return sum(file.stat().st_size for file in files if file.exists())
+        try:
+            return sum(file.stat().st_size for file in files if file.exists())
+        except OSError as error:  # SQLite removes what is beside the database when the last process closes it
+            raise Unavailable(f"{self.url}: its size is not known now: {error}; try again") from error
 
     def flush(self) -> None:
         """Checkpoint: everything committed is in the database file, and synced."""
@@ -168,8 +176,47 @@ class SqliteBackend(Backend):
             row = connection.execute(_PLACE, key).fetchone()
             if row is None:
                 return -1  # there is no such topic yet: nothing is found by that
-            self._ids[key] = row[0]
+            self._ids[key] = self._check_whole(row[0])
         return self._ids[key]
+
+    def _bounds_of(self, connection: sqlite3.Connection, place: int) -> Bounds:
+        row = connection.execute(f"{_BOUNDS} WHERE id = ?", (place,)).fetchone()
+        if row is None:
+            raise self._damaged("a partition that was there is gone")
+        return self._check_bounds(*row[1:])
+
+    def _check_bounds(self, first: object, following: object) -> Bounds:
+        bounds = Bounds(self._check_whole(first), self._check_whole(following))
+        if bounds.first > bounds.next:
+            raise self._damaged(f"a partition begins at offset {bounds.first} and ends at {bounds.next}")
+        return bounds
+
+    def _check_whole(self, value: object) -> int:
+        """Return a number that SQLite holds; in a damaged database it may be of any type, whatever the schema says."""
+        if not isinstance(value, int) or value < 0:
+            raise self._damaged(f"there is {value!r:.60} where a number should be")
+        return value
+
+    def _open_event(self, found: object, data: object, offset: int) -> bytes:
+        """Return the bytes of an event, which should be that of an offset."""
+        if found != offset or not isinstance(data, bytes):
+            raise self._damaged(f"there is {found!r:.60} where the event of offset {offset} should be")
+        # Rows that were written before there were checksums have none.
+        event = unseal_event(data, offset) if is_sealed(data) else data
+        if event is None:
+            raise self._damaged(f"the event of offset {offset} is not what its checksum says")
+        return event
+
+    def _damaged(self, what: str) -> Corrupt:
+        return Corrupt(f"{self.url} is damaged: {what}. {_REMEDY}")
+
+    def _count(self, connection: sqlite3.Connection, topic: str) -> int:
+        count, first, last = connection.execute(
+            "SELECT count(*), min(number), max(number) FROM partitions WHERE topic = ?", (topic,)
+        ).fetchone()
+        if count and (first, last) != (0, count - 1):
+            raise self._damaged(f"topic {topic} has {count} partitions, numbered {first!r:.60} to {last!r:.60}")
+        return int(count)
 
     def _checkpoint(self, mode: str) -> bool:
         """Move the write-ahead log into the database, and return whether all of it is."""
@@ -182,7 +229,7 @@ class SqliteBackend(Backend):
         with self._lock:
             try:
                 yield self._connect() if self._path.exists() else None
-            except sqlite3.Error as error:
+            except _ERRORS as error:
                 raise self._typed(error) from error
 
     @contextmanager
@@ -199,7 +246,7 @@ class SqliteBackend(Backend):
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")
                     raise
-            except sqlite3.Error as error:
+            except _ERRORS as error:
                 raise self._typed(error) from error
 
     def _connect(self) -> sqlite3.Connection:
@@ -210,6 +257,7 @@ class SqliteBackend(Backend):
             self._inherited += [self._connection] if self._connection is not None else []
             self._connection, self._process = None, os.getpid()
         if self._connection is None:
+            self._make_folder()
             connection = sqlite3.connect(
                 self._path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False
             )
@@ -221,9 +269,20 @@ class SqliteBackend(Backend):
             self._connection = connection
         return self._connection
 
+    def _make_folder(self) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        except PermissionError as error:
+            raise Denied(f"{self.url}: its folder cannot be made: {error}; make it, or choose another one") from error
+        except OSError as error:
+            raise Unavailable(f"{self.url}: its folder cannot be made: {error}; choose another one") from error
+
     def _prepare(self, connection: sqlite3.Connection) -> None:
         self._use_wal(connection)
         connection.execute("PRAGMA synchronous = NORMAL")
+        # Look at pages more closely, and run nothing that a damaged or foreign schema might hold.
+        connection.execute("PRAGMA cell_size_check = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
         if self._is_ours(connection):
             return
         connection.execute("BEGIN IMMEDIATE")
@@ -233,7 +292,8 @@ class SqliteBackend(Backend):
                     connection.execute(statement)
             connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
             raise
 
     def _is_ours(self, connection: sqlite3.Connection) -> bool:
@@ -262,28 +322,45 @@ class SqliteBackend(Backend):
             self._clock.sleep(full_jitter(self._random, attempt, 0.005, 0.1))
             attempt += 1
 
-    def _typed(self, error: sqlite3.Error) -> ForebayError:
+    def _typed(self, error: sqlite3.Error | UnicodeDecodeError) -> ForebayError:
+        if _tells_of_damage(error):
+            return Corrupt(f"{self.url} is damaged, or no event log: {error}. {_REMEDY}")
         match _code(error):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return Unavailable(
                     f"{self.url} was locked by somebody else for {self._busy_seconds:g} s; nothing was changed. Look "
                     "for a process that keeps a transaction open, and try again"
                 )
-            case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-                return Corrupt(f"{self.url} is damaged, or no database: {error}")
             case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
                 return Denied(f"{self.url} cannot be written: {error}; check who owns the file and its folder")
             case sqlite3.SQLITE_CANTOPEN:
                 return Unavailable(f"{self.url}: {error}; check that {self._path.parent} is there and can be written")
+            case sqlite3.SQLITE_TOOBIG:
+                return InvalidInput(f"{self.url}: an event is larger than SQLite takes: {error}")
             case _:
                 return Unavailable(f"{self.url}: {error}; nothing was changed")
 
 
-def _code(error: sqlite3.Error) -> int:
-    """SQLite's primary error code; the extended ones add to it beyond the lowest byte."""
-    return getattr(error, "sqlite_errorcode", -1) & 0xFF
+def _tells_of_damage(error: Exception) -> bool:
+    """Whether an error cannot come from an event log that is whole, since our statements are right for our tables."""
+    match _code(error):
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_FORMAT:
+            return True
+        case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | None:
+            return True
+        case sqlite3.SQLITE_CONSTRAINT:
+            return _extended_code(error) != sqlite3.SQLITE_CONSTRAINT_TRIGGER  # somebody's own
+        case _:
+            return False
 
 
-def _count(connection: sqlite3.Connection, topic: str) -> int:
-    (found,) = connection.execute("SELECT count(*) FROM partitions WHERE topic = ?", (topic,)).fetchone()
-    return int(found)
+def _extended_code(error: Exception) -> int | None:
+    """SQLite's error code; None if the error is Python's."""
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    return code
+
+
+def _code(error: Exception) -> int | None:
+    """SQLite's primary error code, to which the extended ones add beyond the lowest byte; None if it is Python's."""
+    code = _extended_code(error)
+    return None if code is None else code & 0xFF

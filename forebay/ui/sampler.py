@@ -76,7 +76,7 @@ class Sampler:
         self._looking_since = self._clock.monotonic()
         try:
             seen, point = self._look()
-        except Exception as error:  # noqa: BLE001 - whatever it is, a page that stands still without a word is worse
+        except BaseException as error:  # noqa: BLE001 - whatever it is, a page that stands still without a word is worse
             if not isinstance(error, ForebayError):
                 _log.exception("%s: looking failed", self._watched.url)
             with self._changed:
@@ -154,7 +154,7 @@ class Sampler:
         return seen, _point(now_ms, summed, rates)
 
 
-def _explain(error: Exception) -> dict[str, Any]:
+def _explain(error: BaseException) -> dict[str, Any]:
     hint = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
     return {"kind": type(error).__name__, "message": str(error), "hint": hint}
 

@@ -31,6 +31,9 @@ class Catalog(Closing):
     stable hash, in which of them its segments are. What is read has three outcomes: nothing, if that log partition is
     not assigned here; `NotReady`, while the view is still behind what was in the log when it was assigned; the answer.
 
+    A log that cannot be read is tried again, 30 times in a row. After that, or after an error that is not forebay's,
+    reads and writes raise `NotReady` with the reason, until `reconcile_assignment` is called again.
+
     After `close` writes raise `Closed`, and reads go on with what was known. The log is the caller's to close.
 
     Args:
@@ -130,6 +133,7 @@ class Catalog(Closing):
             follower.check_open()
             if number not in follower.marks:
                 raise NotReady(f"{follower.name(number)}, where {change.partition} is, is not assigned here")
+            self._check_followed(number)
             follower.pending[write_id] = pending
         try:
             offset = self._log.append(self._topic, encode_change(change, {WRITE_ID: write_id}), partition=number)
@@ -150,6 +154,8 @@ class Catalog(Closing):
                     raise Closed(f"{recorded}, but this catalog was closed before it showed it")
                 if number not in follower.marks:
                     raise NotReady(f"{recorded}, but the partition is not assigned here any more")
+                if follower.failure is not None:
+                    raise NotReady(f"{recorded}, but {_stopped_following(follower.failure)}") from follower.failure
                 if not self._clock.wait_until(follower.changed, deadline) and not pending.is_applied:
                     raise Timeout(f"{recorded}, but was not shown in {self._write_timeout:g} s", write=change)
 
@@ -184,11 +190,18 @@ class Catalog(Closing):
         follower, number = self._follower, self.log_partition(partition)
         if number not in follower.marks:
             return False
+        self._check_followed(number)
         mark, applied = follower.marks[number], follower.applied[number]
         if mark is None or applied + 1 < mark:
             behind = "its high-water mark is not known yet" if mark is None else f"at {applied + 1} of {mark}"
             raise NotReady(f"{follower.name(number)} is catching up ({behind}); try again soon")
         return True
+
+    def _check_followed(self, number: int) -> None:
+        """Raise `NotReady` if an error ended the following; a log that was closed leaves what is known readable."""
+        failure = self._follower.failure
+        if failure is not None and not isinstance(failure, Closed):
+            raise NotReady(f"{self._follower.name(number)}: {_stopped_following(failure)}") from failure
 
     def close(self) -> None:
         """Stop following, and write a last snapshot. Closing again does nothing."""
@@ -196,3 +209,10 @@ class Catalog(Closing):
 
     def __repr__(self) -> str:
         return f"<Catalog of {self._topic} in {self._log.url}, partitions {self.assigned()} of {self._count}>"
+
+
+def _stopped_following(failure: BaseException) -> str:
+    return (
+        f"this catalog has stopped following the log ({type(failure).__name__}: {failure}): see to that, then call "
+        "reconcile_assignment to try again"
+    )

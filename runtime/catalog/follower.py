@@ -25,7 +25,9 @@ _log = logging.getLogger("forebay.catalog")
 WRITE_ID: Final = "write"
 """The header by which a writer knows its own event again."""
 _LONGEST_PAUSE: Final = 10.0
-"""Seconds between attempts to follow a log that cannot be read."""
+"""Maximum seconds between two attempts to follow a log that cannot be read."""
+MAX_FAILURES: Final = 30
+"""Failed attempts in a row, over two to five minutes, after which only `reconcile` lets the pump try again."""
 
 
 class Pending:
@@ -64,6 +66,9 @@ class Follower:
         """The assigned partitions, and the high-water mark of each at that time; None while it is unknown."""
         self.pending: dict[str, Pending] = {}
         """Writes of this process, by their ids."""
+        self.failure: BaseException | None = None
+        """Why nothing is followed any more; the next `reconcile` tries again."""
+        self._failures = 0
         self.view = View()
         self.applied = [-1] * partitions
         """The last offset in the view, of every partition."""
@@ -94,7 +99,10 @@ class Follower:
         with self._reconciling:
             with self.changed:
                 self.check_open()
-                unknown = [number for number in wanted if self.marks.get(number) is None]
+                # After a failure the view may be far behind: ready means caught up with what is there now.
+                failed, self.failure = self.failure is not None, None
+                unknown = [number for number in wanted if failed or self.marks.get(number) is None]
+                self.changed.notify_all()
             marks = self._read_marks() if unknown else []
             with self.changed:
                 for number in self.marks.keys() - set(wanted):
@@ -142,26 +150,45 @@ class Follower:
     # Following
 
     def _run(self) -> None:
-        failures = 0
         while not self.is_stopping:
             try:
                 self._pump_records()
-                failures = 0
             except Lagged as lag:
                 _log.info("%s; going on from there", lag)
-            except Closed:
+            except Closed as closed:
                 _log.warning("%s was closed; the catalog of %s stands still", self._log.url, self._topic)
+                with self.changed:
+                    self.failure = closed
+                    self.changed.notify_all()
                 return
-            except ForebayError:
-                _log.warning("%s: following %s failed; trying again", self._log.url, self._topic, exc_info=True)
-                self._pause(failures)
-                failures += 1
+            except BaseException as error:  # noqa: BLE001 - whatever it is, writers and readers must hear of it
+                self._failures += 1
+                if isinstance(error, ForebayError) and self._failures < MAX_FAILURES:
+                    _log.warning("%s: following %s failed; trying again", self._log.url, self._topic, exc_info=True)
+                    self._pause()
+                else:
+                    _log.exception("%s: %s is followed no more until it is reconciled", self._log.url, self._topic)
+                    self._stand_still(error)
+
+    def _stand_still(self, error: BaseException) -> None:
+        """Tell everyone who waits, and wait for the next `reconcile`."""
+        with self.changed:
+            self.failure = error
+            self.changed.notify_all()
+            while self._stands_still():
+                self._clock.wait_until(self.changed, None)
+        self._failures = 0
+
+    def _stands_still(self) -> bool:
+        return self.failure is not None and not self.is_stopping
 
     def _pump_records(self) -> None:
         """Apply events as they come, and write snapshots in between, until the subscription ends."""
         records, life = self._subscribe()
         while not self.is_stopping:
-            record = records.poll(self._until_snapshot())
+            until_snapshot = self._until_snapshot()
+            record = records.poll(_LONGEST_PAUSE if until_snapshot is None else min(until_snapshot, _LONGEST_PAUSE))
+            self._failures = 0  # the log was read
             if record is not None:
                 self._apply(record, life)
             elif records.ended:
@@ -202,8 +229,8 @@ class Follower:
                 pending.is_applied, pending.refusal = True, refusal
             self.changed.notify_all()
 
-    def _pause(self, failures: int) -> None:
-        deadline = self._clock.monotonic() + full_jitter(self._random, failures, 0.1, _LONGEST_PAUSE)
+    def _pause(self) -> None:
+        deadline = self._clock.monotonic() + full_jitter(self._random, self._failures - 1, 0.1, _LONGEST_PAUSE)
         with self.changed:
             while not self.is_stopping and self._clock.wait_until(self.changed, deadline):
                 pass
@@ -245,5 +272,5 @@ class Follower:
         try:
             write_snapshot(self._snapshots, snapshot)
             self._saved = applied
-        except ForebayError:
+        except Exception:  # noqa: BLE001 - a store may raise anything, and the view is right without a snapshot
             _log.warning("%s: a snapshot could not be written; the next one may be", self._snapshots.url, exc_info=True)

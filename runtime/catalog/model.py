@@ -63,9 +63,13 @@ class Segment(Struct, frozen=True):
     size_bytes: int = 0
     state: SegmentState = SegmentState.COPY_STARTED
     changed_ms: int = 0
-    """When it came into that state, by the log; whatever is set here before is replaced."""
+    """When it came into that state, in milliseconds since 1970: as the writer says, or if that is 0, by the log."""
     custom: bytes | None = None
     """Whatever the storage needs to find it again."""
+    max_time_ms: int | None = None
+    """The latest time of a record in it, in milliseconds since 1970, if the writer knows."""
+    writer: str | None = None
+    """Who copied it, if the writer says."""
 
     def __post_init__(self) -> None:
         inside = all(self.start_offset <= first <= self.end_offset for first in self.epochs.values())
@@ -91,6 +95,8 @@ class SegmentUpdate(Struct, frozen=True):
     state: SegmentState
     custom: bytes | None = None
     """Replaces what is known, unless it is None."""
+    changed_ms: int = 0
+    """When it happened, in milliseconds since 1970; 0 for when the log takes it."""
 
 
 class PartitionDeletion(Struct, frozen=True):
@@ -112,7 +118,8 @@ _KIND_OF: Final = {kind: name for name, kind in _KINDS.items()}
 
 def encode_change(change: Change, headers: Mapping[str, str]) -> Event:
     """Return the event that tells everyone of a change."""
-    return Event(_KIND_OF[type(change)], msgspec.to_builtins(change, str_keys=True), headers)
+    told_ms = None if isinstance(change, PartitionDeletion) else change.changed_ms or None
+    return Event(_KIND_OF[type(change)], msgspec.to_builtins(change, str_keys=True), headers, told_ms)
 
 
 def decode_change(event: Event) -> Change:

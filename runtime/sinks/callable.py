@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     Function: TypeAlias = Callable[[Commit], Awaitable[Answer | None] | Answer | None]
 
+_log = logging.getLogger("forebay.runtime")
 
 _CLOSE_SECONDS: Final = 10.0
 """How long what still runs may take to be cancelled: one that will not be must not keep the process from ending."""
@@ -59,10 +61,20 @@ class CallableSink(Sink):
             thread.join(_CLOSE_SECONDS)
 
     def _run(self, result: Awaitable[Answer | None]) -> Answer | None:
-        async def wait() -> Answer | None:
-            return await result
+        async def wait() -> tuple[Answer | None, BaseException | None]:
+            try:
+                return await result, None
+            except BaseException as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise  # by `close`
+                # As a value: asyncio ends the loop with a `SystemExit`, and whoever waits here would never hear of it.
+                return None, error
 
-        return asyncio.run_coroutine_threadsafe(wait(), self._open_loop()).result()
+        answer, error = asyncio.run_coroutine_threadsafe(wait(), self._open_loop()).result()
+        if error is not None:
+            raise error
+        return answer
 
     def _open_loop(self) -> asyncio.AbstractEventLoop:
         # One loop for all commits: clients that a user opens in one call can be used in the next.
@@ -77,7 +89,7 @@ class CallableSink(Sink):
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     asyncio.set_event_loop(loop)
     try:
-        loop.run_forever()
+        _run_until_stopped(loop)
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
@@ -85,3 +97,13 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()
+
+
+def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    while True:
+        try:
+            loop.run_forever()
+        except BaseException:  # noqa: BLE001 - a task of the user's raised `SystemExit`; other commits need the loop
+            _log.exception("a task in the event loop of a callable sink failed; the loop goes on")
+        else:
+            return

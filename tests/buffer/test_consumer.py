@@ -321,6 +321,27 @@ def test_ack_through_moves_the_frontier_in_one_durable_call(inner: MemoryStore) 
     consumer.ack(4)
 
 
+def test_ack_through_that_could_not_be_written_moves_nothing_and_can_be_repeated(inner: MemoryStore) -> None:
+    class Down(FaultyStore):
+        is_down = False
+
+        def _next_fault(self, kind: str) -> Fault | None:
+            return Fault.FAIL if self.is_down else super()._next_fault(kind)
+
+    append_many(inner, 3)
+    store = Down(inner)
+    consumer = Consumer(store, clock=ManualClock())
+    consumer.next_descriptors(3)
+    store.is_down = True
+    with pytest.raises(Unavailable):
+        consumer.ack_through(1)
+    assert "acknowledged through None" in repr(consumer)
+    store.is_down = False
+    assert waiting(inner) == [0, 1, 2]
+    consumer.ack_through(1)
+    assert waiting(inner) == [2]
+
+
 def test_ack_through_past_anything_handed_out_is_refused(inner: MemoryStore) -> None:
     append_many(inner, 5)
     consumer = Consumer(inner)
@@ -570,6 +591,39 @@ def test_consumer_that_is_asked_to_collect_does_so_where_its_batches_are(monkeyp
         assert reports.get(timeout=30).deleted == 1, "the orphan"
         assert consumer.next_batch() is not None
     assert collectors() == before
+
+
+def test_collector_of_a_consumer_has_the_interval_and_the_grace_that_were_asked_for(
+    inner: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[float] = []
+    init, start = Collector.__init__, Collector.start
+
+    def told(collector: Collector, *args: Any, grace: float, **settings: Any) -> None:
+        seen.append(grace)
+        init(collector, *args, grace=grace, **settings)
+
+    def started(collector: Collector, interval: float = 0.0) -> Collector:
+        seen.append(interval)
+        return start(collector, interval)
+
+    monkeypatch.setattr(Collector, "__init__", told)
+    monkeypatch.setattr(Collector, "start", started)
+    with Consumer(inner, collect=True, collect_interval=7.0, collect_grace=3.0):
+        pass
+    with Consumer(inner, collect=True):
+        pass
+    assert seen == [3.0, 7.0, 600.0, 300.0]
+
+
+@pytest.mark.parametrize("settings", [{"collect_interval": 0}, {"collect_grace": -1}])
+def test_collector_settings_that_cannot_be_are_refused_before_the_claim(
+    inner: MemoryStore, settings: dict[str, Any]
+) -> None:
+    with Consumer(inner) as consumer:
+        with pytest.raises(InvalidInput, match=next(iter(settings))):
+            Consumer(inner, collect=True, **settings)
+        consumer.next_batch()  # it was not fenced
 
 
 def test_collector_ends_with_its_consumer_though_the_last_write_fails(inner: MemoryStore) -> None:

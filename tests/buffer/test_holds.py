@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import math
@@ -331,7 +332,10 @@ def test_error_of_the_block_is_not_hidden_by_an_expired_hold(store: MemoryStore)
         raise ZeroDivisionError
 
 
-def test_renewal_goes_on_after_the_store_was_out_of_reach(store: MemoryStore, clock: ManualClock) -> None:
+@pytest.mark.parametrize("raised", [Unavailable, OSError, SystemExit, asyncio.CancelledError])
+def test_renewal_goes_on_after_the_store_was_out_of_reach(
+    store: MemoryStore, clock: ManualClock, raised: type[BaseException]
+) -> None:
     class Down(FaultyStore):
         down = False
         refused = 0
@@ -339,7 +343,7 @@ def test_renewal_goes_on_after_the_store_was_out_of_reach(store: MemoryStore, cl
         def _next_fault(self, kind: str) -> Any:
             if self.down:
                 self.refused += 1
-                raise Unavailable("down")
+                raise raised("down")
             return super()._next_fault(kind)
 
     faulty = Down(store)

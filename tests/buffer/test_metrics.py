@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 from forebay.buffer import metrics
 
@@ -23,10 +24,7 @@ PROGRAM = textwrap.dedent("""
     import forebay
     with forebay.Producer("memory://metrics") as producer:
         producer.produce([b"a", b"b", b"c"]).result(timeout=60)
-    with forebay.Consumer("memory://metrics") as consumer:
-        for batch in consumer:
-            consumer.ack_through(batch.sequence)
-
+    CONSUME
     seen = {}
     for resource in reader.get_metrics_data().resource_metrics:
         for scope in resource.scope_metrics:
@@ -39,6 +37,20 @@ PROGRAM = textwrap.dedent("""
     print(json.dumps(seen))
 """)
 
+READ_ALL = """
+with forebay.Consumer("memory://metrics") as consumer:
+    for batch in consumer:
+        consumer.ack_through(batch.sequence)
+"""
+
+READ_ONE_LATER = """
+class Later(forebay.buffer.clock.SystemClock):
+    def now_ms(self):
+        return super().now_ms() + 3_600_000
+
+forebay.Consumer("memory://metrics", clock=Later()).next_batch()
+"""
+
 
 def table() -> dict[str, str]:
     """The docstring's table: name to unit."""
@@ -46,10 +58,25 @@ def table() -> dict[str, str]:
     return dict(re.findall(r"^\| `(forebay\.[a-z_.]+)` \| \w+ \| `([^`]+)` \|", metrics.__doc__, re.MULTILINE))
 
 
-def test_a_batch_produced_and_consumed_is_counted_under_the_names_of_the_table() -> None:
+def measure(consuming: str) -> dict[str, list[Any]]:
     """In a process of its own: a provider can be set once."""
-    shown = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=100, check=True)
-    seen = json.loads(shown.stdout)
+    program = PROGRAM.replace("CONSUME", consuming)
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    seen: dict[str, list[Any]] = json.loads(shown.stdout)
+    return seen
+
+
+def test_consumer_shows_how_many_batches_wait_and_how_old_what_it_read_is() -> None:
+    seen = measure(READ_ONE_LATER)
+    [[length, _, attributes]] = seen["forebay.queue.length"]
+    assert (length, attributes) == (1, {"buffer": "memory://metrics"})
+    [[age, _, attributes]] = seen["forebay.consumer.lag"]
+    assert age >= 3600
+    assert attributes == {"buffer": "memory://metrics"}
+
+
+def test_a_batch_produced_and_consumed_is_counted_under_the_names_of_the_table() -> None:
+    seen = measure(READ_ALL)
     units = table()
     for name, points in seen.items():
         for _value, unit, attributes in points:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 import threading
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from forebay.buffer.errors import InvalidInput, Unavailable
+from forebay.gc import Collector
 from forebay.testing import FaultyStore
 
 PATIENCE = 20.0
@@ -17,17 +20,18 @@ PATIENCE = 20.0
 class Watched(FaultyStore):
     """Says when a collection has begun, and fails as many of them as it is told."""
 
-    def __init__(self, inner: Any, *, failing: int = 0) -> None:
+    def __init__(self, inner: Any, *, failing: int = 0, error: BaseException | None = None) -> None:
         super().__init__(inner)
         self.begun = threading.Semaphore(0)
         self.failing = failing
+        self.error = error or Unavailable("the store is away")
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Any:
         if prefix == "manifest":
             self.begun.release()
             if self.failing:
                 self.failing -= 1
-                raise Unavailable("the store is away")
+                raise self.error
         return super().list(prefix, start_after=start_after)
 
     def wait(self) -> None:
@@ -70,6 +74,18 @@ def test_it_survives_errors_which_are_logged_and_counted(pool: Any, caplog: pyte
     assert pool.objects() == []
 
 
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
+def test_it_survives_what_is_no_error_and_counts_it(
+    pool: Any, caplog: pytest.LogCaptureFixture, raised: type[BaseException]
+) -> None:
+    store = Watched(pool.store, failing=1, error=raised("from the store"))
+    with caplog.at_level(logging.ERROR, logger="forebay.gc"), pool.collector(store).start(interval=5.0) as collector:
+        store.wait()
+        advance_until_begun(pool, store, 5.0)
+    assert collector.failed_runs == 1
+    assert "from the store" in caplog.text
+
+
 def test_stop_ends_a_long_sweep_after_the_request_under_way(pool: Any) -> None:
     for _ in range(2_500):
         pool.upload()
@@ -109,3 +125,8 @@ def test_it_runs_once_at_a_time_and_can_be_started_again(pool: Any) -> None:
 def test_interval_must_be_a_time(pool: Any, interval: float) -> None:
     with pytest.raises(InvalidInput, match="interval"):
         pool.collector().start(interval)
+
+
+def test_defaults_are_as_documented() -> None:
+    assert inspect.signature(Collector).parameters["grace"].default == 600.0
+    assert inspect.signature(Collector.start).parameters["interval"].default == 300.0

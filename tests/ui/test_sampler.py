@@ -19,6 +19,7 @@ from forebay.buffer.holds import hold
 from forebay.buffer.manifest import Manifest, Queue
 from forebay.buffer.model import Metadata, NewBatch
 from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store.base import StoredObject
 from forebay.buffer.store.folder import FolderStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, add_partitions, create_topic
@@ -393,3 +394,23 @@ def test_closing_ends_the_thread_at_once(store: MemoryStore, clock: ManualClock)
     sampler.close()
     assert not sampler._thread.is_alive()
     sampler.close()
+
+
+def test_look_that_raises_no_error_is_shown_like_one_and_the_next_goes_on(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    class Exiting(FaultyStore):
+        is_exiting = True
+
+        def get(self, key: str) -> StoredObject:
+            if self.is_exiting:
+                raise SystemExit("from the store")
+            return super().get(key)
+
+    list_batches(store, 1, clock)
+    exiting = Exiting(store)
+    sampler = sampler_of(exiting, clock)
+    shown = sampled(sampler)
+    assert (shown["condition"], shown["error"]["kind"]) == ("broken", "SystemExit")
+    exiting.is_exiting = False
+    assert sampled(sampler)["condition"] == "live"

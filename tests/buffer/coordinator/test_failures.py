@@ -79,6 +79,21 @@ def test_storage_flush_may_reject_its_whole_group(rig):
     assert one.watermarks() == (2, 2, 2)
 
 
+def test_storage_flush_that_rejects_a_group_of_several_deltas_fails_each_of_them(rig):
+    one = rig()
+    handles = []
+    for key in "abc":
+        handles.append(one.put(key))
+        one.flush().wait()
+    one.storage.gate_storage().open(DeltaRejected(Unavailable("not now")))
+    with pytest.raises(Unavailable):
+        one.flush(durable=True).wait()
+    assert one.storage.storage_flushes == [[range(1, 2), range(2, 3), range(3, 4)]]
+    for handle in handles:
+        with pytest.raises(Unavailable, match="not now"):
+            handle.wait(DURABLE)
+
+
 def test_rejection_of_a_delta_it_was_not_given_is_fatal(rig):
     one = rig(durable_flushes=True)
     one.storage.flush_storage = lambda written: {range(7, 9): Unavailable("what?")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forebay.buffer.coordinator import ApplyFailed, Durability
+from forebay.buffer.coordinator import ApplyFailed, CoordinatorConfig, Durability
 from forebay.buffer.errors import Timeout
 from forebay.testing import ManualClock
 
@@ -297,3 +297,10 @@ def test_flush_does_not_wait_for_a_paused_channel(rig):
     one.put("b", channel="y")
     assert one.flush().result() == 1
     assert one.storage.rows == {"b": (0, 0)}
+
+
+def test_defaults_are_as_documented():
+    config = CoordinatorConfig()
+    assert (config.queue_capacity, config.flush_interval, config.flush_size) == (10_000, 10.0, 64 * 1024 * 1024)
+    assert (config.max_concurrent_flushes, config.max_cost, config.view_capacity) == (1, None, 16)
+    assert (config.durable_flushes, config.default_durability) == (False, Durability.WRITTEN)

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from forebay.buffer.coordinator import ApplyFailed, CoordinatorConfig, Durability, WriteCoordinator
-from forebay.buffer.errors import Backpressure, Closed, InvalidInput
+from forebay.buffer.errors import Backpressure, Closed, InvalidInput, Timeout
 
 APPLIED, WRITTEN, DURABLE = Durability
 
@@ -239,3 +239,29 @@ def test_paused_writes_fill_the_capacity_of_their_channel(rig):
     assert channel.queued == 2
     with pytest.raises(Backpressure):
         one.put("d", channel="x")
+
+
+@pytest.mark.parametrize("level", list(Durability))
+def test_epoch_can_be_waited_for_without_a_handle_and_before_it_is_given(rig, parts, level):
+    """Ref 004: the epoch watcher."""
+    one = rig()
+    waiting = parts.Outcome(lambda: one.coordinator.wait_for_epoch(2, level))
+    one.put("a")
+    one.put("b")
+    one.flush(durable=True)
+    assert waiting.join().error is None
+    assert one.coordinator.watermark(level) == 2
+    one.coordinator.wait_for_epoch(1, level, timeout=0)
+
+
+def test_epoch_that_does_not_come_in_time_is_a_timeout(rig):
+    with pytest.raises(Timeout, match="epoch 1 not written in 0 seconds"):
+        rig().coordinator.wait_for_epoch(1, Durability.WRITTEN, timeout=0)
+
+
+def test_stop_ends_the_wait_for_an_epoch_that_never_came(rig, parts):
+    one = rig()
+    waiting = parts.Outcome(lambda: one.coordinator.wait_for_epoch(2, Durability.APPLIED))
+    one.put("a")
+    one.coordinator.stop()
+    assert isinstance(waiting.join().error, Closed)

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from eventlog_homes import Background, fill, offsets, take
 
 from forebay.buffer.errors import Corrupt, Denied, Unavailable, Unknown
 from forebay.buffer.eventlog import Event, EventLog, open_event_log
+from forebay.buffer.eventlog.lines import LinesFile
+from forebay.buffer.eventlog.model import encode_event
 
 
 @pytest.fixture
@@ -37,9 +39,9 @@ def test_file_is_json_lines_that_say_their_offsets(log: EventLog, lines: Path) -
     log.append("jobs", Event("a", {"n": 1}, {"h": "x"}, 5))
     log.append("jobs", Event("b", b"\x00", time_ms=6))
     assert lines.read_text().splitlines() == [
-        '{"forebay":"events","version":1,"first":0}',
-        '{"offset":0,"kind":"a","time_ms":5,"headers":{"h":"x"},"payload":{"n":1}}',
-        '{"offset":1,"kind":"b","time_ms":6,"payload_base64":"AA=="}',
+        '{"forebay":"events","version":2,"first":0,"crc32c":"1b88c450"}',
+        '{"offset":0,"crc32c":"6f204d68","kind":"a","time_ms":5,"headers":{"h":"x"},"payload":{"n":1}}',
+        '{"offset":1,"crc32c":"d885732a","kind":"b","time_ms":6,"payload_base64":"AA=="}',
     ]
 
 
@@ -91,6 +93,7 @@ def test_lines_longer_than_what_is_read_at_once_come_whole(log: EventLog, tmp_pa
     [
         lambda data: b"not json\n" + data,
         lambda data: b'{"forebay":"events","version":2,"first":0}\n' + data,
+        lambda data: b'{"forebay":"events","version":3,"first":0}\n' + data,
         lambda data: b'{"forebay":"events","version":1,"first":-1}\n' + data,
         lambda data: data.replace(b'"offset":1', b'"offset":7'),
         lambda data: data.replace(b'{"offset":1,', b"\n"),
@@ -104,6 +107,46 @@ def test_what_somebody_else_wrote_is_corrupt_and_names_the_file(
     lines.write_bytes(damage(lines.read_bytes()))
     with pytest.raises(Corrupt, match=r"p-00000\.jsonl|partition 0|offset"):
         reopen(tmp_path).read_range("jobs")
+
+
+def mutations(data: bytes) -> Iterator[bytes]:
+    """Everything that one flipped bit, one byte more or one byte less can make of a file."""
+    for at, byte in enumerate(data):
+        for bit in range(8):
+            yield data[:at] + bytes([byte ^ (1 << bit)]) + data[at + 1 :]
+        yield data[:at] + data[at + 1 :]
+        for added in b"\n0":
+            yield data[:at] + bytes([added]) + data[at:]
+
+
+def test_no_damaged_line_reads_as_another_event_and_no_offset_is_given_twice(tmp_path: Path) -> None:
+    path = tmp_path / "p-00000.jsonl"
+    events = [encode_event(Event("a", payload), 5) for payload in (10, {"n": 1.5}, b"\x00")]
+    LinesFile(path).append(events)
+    whole = path.read_bytes()
+    for number, mutated in enumerate(mutations(whole)):
+        if whole.startswith(mutated):
+            continue  # an append that was interrupted looks the same
+        path.write_bytes(mutated)
+        lines = LinesFile(path)
+        for first, limit in [(0, 9), (1, 1), (2, 1)]:
+            with suppress(Corrupt):
+                for offset, event in lines.read(first, limit):
+                    assert event == events[offset], f"mutation {number}: {mutated!r}"
+        with suppress(Corrupt):
+            assert lines.append([b"{}"]) == len(events), f"mutation {number}: {mutated!r}"
+        lines.close()
+
+
+def test_last_line_whose_end_is_damaged_is_not_taken_for_a_torn_one(log: EventLog, lines: Path, tmp_path: Path) -> None:
+    fill(log, 3)
+    lines.write_bytes(lines.read_bytes()[:-1] + b"\x0b")
+    log = reopen(tmp_path)
+    assert offsets(log.read_range("jobs")) == [0, 1]
+    with pytest.raises(Corrupt, match="the end of the last line, of offset 2, is damaged"):
+        log.append("jobs", Event("tick", 3))
+    lines.write_bytes(lines.read_bytes()[:-1] + b"\n")
+    assert log.append("jobs", Event("tick", 3)) == 3
 
 
 def test_topic_record_or_cursor_that_is_damaged_is_corrupt(log: EventLog, tmp_path: Path) -> None:

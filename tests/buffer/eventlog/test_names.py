@@ -1,4 +1,4 @@
-"""Consumers' ids as file names: safe, and never two of them the same."""
+"""Consumers' ids as file names, and any text as a topic's name: safe, and never two of them the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 import hypothesis.strategies as st
 from hypothesis import given
 
-from forebay.buffer.eventlog.names import safe_name
+from forebay.buffer.eventlog import topic_name
+from forebay.buffer.eventlog.names import check_topic, safe_name
 
 ids = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
 
@@ -32,3 +33,15 @@ def test_plain_ids_stay_readable() -> None:
 def test_id_that_spells_another_ones_shortened_name_is_another() -> None:
     long = "x" * 150
     assert safe_name(safe_name(long)) != safe_name(long)
+
+
+@given(st.lists(st.text(max_size=200), unique=True, min_size=2, max_size=6))
+def test_any_text_has_a_topic_name_of_its_own(texts: list[str]) -> None:
+    names = [topic_name(text) for text in texts]
+    assert [check_topic(name) for name in names] == names
+    assert len(set(names)) == len(texts)
+
+
+def test_topic_name_stays_readable_and_the_same_in_every_release() -> None:
+    assert topic_name("jobs.v2") == "jobs.v2"
+    assert topic_name("s3://lake/clicks") == "s3___lake_clicks-202a9201c500d6ff"

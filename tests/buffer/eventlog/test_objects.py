@@ -16,7 +16,7 @@ from forebay.buffer.eventlog import Event, EventLog
 from forebay.buffer.eventlog.objects import ObjectsBackend
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Head, Manifest, Queue
-from forebay.buffer.store.base import ObjectStore, StoredObject
+from forebay.buffer.store.base import Data, InDoubt, ObjectStore, Outcome, StoredObject
 from forebay.buffer.store.folder import FolderStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, create_topic
@@ -236,6 +236,26 @@ def test_batch_that_the_collector_passed_by_while_it_was_uploaded_is_uploaded_ag
     assert offsets(open_log(timed).read_range("jobs")) == [2]
 
 
+def test_append_that_the_collector_passes_by_is_named_further_ahead_and_appended_once(store: MemoryStore) -> None:
+    clock = ManualClock()
+    timed = MemoryStore(store.url, clock=clock)
+    uploads = []
+
+    class Chased(FaultyStore):
+        def put(self, key: str, data: Data) -> str:
+            version = super().put(key, data)
+            uploads.append(key)
+            collect(timed, clock)  # right after it, and much later by the clock
+            return version
+
+    log = open_log(timed, clock=clock)
+    fill(log, 2)
+    log.compact("jobs", 1)  # nothing that is listed keeps the floor down
+    assert open_log(Chased(timed), seed=8, clock=clock).append("jobs", Event("a")) == 2
+    assert len(uploads) == 2
+    assert open_log(timed).high_water_marks("jobs") == [3]
+
+
 # What can go wrong with a request
 
 
@@ -318,6 +338,49 @@ def test_seeded_faults_lose_and_double_nothing_that_was_acknowledged(store: Memo
         assert acknowledged.items() <= found.items()
         assert len(set(found.values())) == len(found), "an event is there twice"
         assert set(found.values()) - set(acknowledged.values()) <= unsure
+
+
+class Mute(FaultyStore):
+    """A store that applies the next write of a head, or does not, and then answers nothing until it is told to."""
+
+    applies: bool | None = None
+    is_mute = False
+
+    def replace(self, key: str, data: Data, version: str) -> Outcome:
+        if self.applies is None:
+            return super().replace(key, data, version)
+        if self.applies and not self.is_mute:
+            super().replace(key, data, version)
+        self.is_mute = True
+        return InDoubt("no answer")
+
+    def get(self, key: str) -> StoredObject:
+        self._answer()
+        return super().get(key)
+
+    def get_if_changed(self, key: str, version: str) -> StoredObject | None:
+        self._answer()
+        return super().get_if_changed(key, version)
+
+    def _answer(self) -> None:
+        if self.is_mute:
+            raise Unavailable("no answer")
+
+
+@pytest.mark.parametrize("applies", [True, False])
+def test_append_in_doubt_is_not_repeated_by_the_log_and_may_be_by_its_caller(store: MemoryStore, applies: bool) -> None:
+    mute = Mute(store)
+    log = open_log(mute)
+    assert log.append("jobs", Event("a", "before")) == 0
+    mute.applies = applies
+    with pytest.raises(Unknown):
+        log.append("jobs", Event("a", "in doubt"))
+    mute.applies, mute.is_mute = None, False
+    there = ["before", "in doubt"] if applies else ["before"]
+    assert [record.event.payload for record in open_log(store).read_range("jobs")] == there
+    assert log.append("jobs", Event("a", "in doubt")) == len(there)
+    assert log.append("jobs", Event("a", "after")) == len(there) + 1
+    assert [record.event.payload for record in log.read_range("jobs")] == [*there, "in doubt", "after"]
 
 
 # What else may stand at a URL

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from threading import Barrier
 from threading import Event as Signal
+from typing import Any
 
 import pytest
 from eventlog_homes import PATIENCE, Background, fill, offsets
 
 from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.errors import Corrupt, InvalidInput, Unavailable
+from forebay.buffer.errors import Corrupt, ForebayError, InvalidInput, Unavailable
 from forebay.buffer.eventlog import Event, EventLog, open_event_log
 from forebay.buffer.eventlog.sqlite import SqliteBackend
 
@@ -139,9 +143,145 @@ def test_damaged_database_is_corrupt(path: Path) -> None:
         open_event_log(path).read_range("jobs")
 
 
-def test_folder_that_is_not_there_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=r"check that .*missing is there"):
-        open_event_log(tmp_path / "missing" / "events.db").append("jobs", Event("a"))
+def small_database(path: Path) -> bytes:
+    """A log of two partitions, in as few bytes as SQLite allows."""
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA page_size = 512")
+    connection.execute("VACUUM")
+    connection.close()
+    with open_event_log(path) as log:
+        log.create_topic("jobs", 2)
+        fill(log, 6)
+        fill(log, 6, partition=1)
+        log.ack("jobs", "etl", 3)
+        log.compact("jobs", 1, partition=1)
+        log.flush()
+    return path.read_bytes()
+
+
+def damages(whole: bytes, random: Random, count: int) -> Iterator[bytes]:
+    """Flipped bits, wrong bytes, pages of noise, and ends that are missing."""
+    for _ in range(count):
+        data, at = bytearray(whole), random.randrange(len(whole))
+        match random.randrange(8):
+            case 0:
+                for place in random.choices(range(len(data)), k=20):
+                    data[place] = random.randrange(256)
+            case 1:
+                data[at : at + 512] = random.randbytes(len(data[at : at + 512]))
+            case 2:
+                del data[at:]
+            case _:
+                data[at] ^= 1 << random.randrange(8)
+        yield bytes(data)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_anywhere_in_the_file_is_told_as_an_error_of_forebays_and_never_read_as_an_event(
+    path: Path, seed: int
+) -> None:
+    for damaged in damages(small_database(path), Random(seed), 60):
+        for left in path.parent.glob("events.db-*"):
+            left.unlink()
+        path.write_bytes(damaged)
+        with impatient(path) as log:
+            for partition in (0, 1):
+                with suppress(ForebayError):
+                    for record in log.read_range("jobs", partition=partition):
+                        assert record.event.payload == record.offset
+            for call in (
+                lambda log=log: log.high_water_marks("jobs"),
+                lambda log=log: log.cursor("jobs", "etl"),
+                lambda log=log: log.ack("jobs", "etl", 4),
+                lambda log=log: log.append("jobs", Event("a")),
+                lambda log=log: log.append("new", Event("a")),
+                lambda log=log: log.compact("jobs", 1),
+                lambda log=log: log.subscribe("jobs", {0: 0, 1: 0})[0].poll(0),
+                log.describe,
+                log.flush,
+            ):
+                with suppress(ForebayError):
+                    call()
+
+
+def test_damaged_schema_is_corrupt(path: Path) -> None:
+    whole = small_database(path)
+    assert whole.count(b"tableeventsevents") == whole.count(b"CREATE TABLE events") == 1
+    damaged = whole.replace(b"tableeventsevents", b"tableev\xb8ntsevents")  # a name that is no text
+    path.write_bytes(damaged.replace(b"CREATE TABLE events", b"CREATE TABLX events"))
+    with pytest.raises(Corrupt, match=r"events\.db is damaged"):
+        open_event_log(path).read_range("jobs")
+
+
+@pytest.mark.parametrize("table", ["events", "partitions", "cursors"])
+def test_table_that_is_missing_is_corrupt(log: EventLog, path: Path, table: str) -> None:
+    fill(log, 1)
+    other = sqlite3.connect(path)
+    other.execute(f"ALTER TABLE {table} RENAME TO lost")
+    other.close()
+    with pytest.raises(Corrupt, match=f"no such table: {table}"):
+        open_event_log(path).ack("jobs", "etl", 0)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE events SET event = replace(event, '\"payload\":1', '\"payload\":7') WHERE offset = 1",
+        "UPDATE events SET event = x'00' WHERE offset = 1",
+        "DELETE FROM events WHERE offset = 1",
+        "DELETE FROM events WHERE offset = 0",
+        """UPDATE events SET event = '{"kind":"a","time_ms":1}'; DELETE FROM events WHERE offset = 1""",
+        "UPDATE partitions SET first = 'no'",
+        "UPDATE partitions SET first = 9",
+        "UPDATE partitions SET number = 3",
+    ],
+)
+def test_row_that_is_not_as_it_was_written_is_corrupt(log: EventLog, path: Path, damage: str) -> None:
+    fill(log, 3)
+    other = sqlite3.connect(path)
+    other.executescript(damage)
+    other.commit()
+    with pytest.raises(Corrupt, match=r"events\.db"):
+        open_event_log(path).read_range("jobs")
+
+
+def test_row_that_was_written_before_there_were_checksums_is_read(log: EventLog, path: Path) -> None:
+    fill(log, 1)
+    other = sqlite3.connect(path)
+    other.execute("""INSERT INTO events VALUES (1, 1, '{"kind":"tick","time_ms":5,"payload":1}')""")
+    other.commit()
+    assert [record.event.payload for record in log.read_range("jobs")] == [0, 1]
+    assert log.append("jobs", Event("tick", 2)) == 2
+
+
+def test_commit_is_in_an_order_that_a_power_cut_cannot_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def spy(*args: Any, **settings: Any) -> sqlite3.Connection:
+        opened.append(connect(*args, **settings))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", spy)
+    with open_event_log(path) as log:
+        fill(log, 1)
+        (connection,) = opened
+        assert connection.execute("PRAGMA synchronous").fetchone() == (1,), "NORMAL: OFF may lose the whole database"
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_folder_is_made_by_the_first_write_and_not_by_reading(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "events.db"
+    log = open_event_log(path)
+    assert log.read_range("jobs") == []
+    assert not path.parent.exists()
+    assert log.append("jobs", Event("a")) == 0
+
+
+def test_folder_that_cannot_be_made_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Unavailable, match="folder cannot be made"):
+        open_event_log(tmp_path / "file" / "events.db").append("jobs", Event("a"))
 
 
 def test_append_that_fails_half_way_leaves_nothing(log: EventLog, path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from eventlog_homes import PATIENCE, Background, Home, fill, offsets, place, take
 
 from forebay.buffer.errors import Closed, Corrupt, InvalidInput, Unavailable
-from forebay.buffer.eventlog import Event, EventLog
+from forebay.buffer.eventlog import Event, EventLog, Subscription
 from forebay.buffer.eventlog.backend import Bounds
 from forebay.buffer.eventlog.memory import MemoryBackend
 from forebay.buffer.eventlog.subscription import READ_AHEAD
@@ -257,6 +257,32 @@ def test_dropped_subscription_leaves_nothing_behind(log: EventLog) -> None:
     gc.collect()
     assert [remain() for remain in remains] == [None, None]
     assert threading.active_count() <= threads
+
+
+def parts_of_subscriptions() -> int:
+    """How many objects there are in memory that subscriptions are made of."""
+    return sum(type(found).__module__ == Subscription.__module__ for found in gc.get_objects())
+
+
+def test_subscriptions_that_come_and_go_leave_no_state_in_memory(log: EventLog) -> None:
+    fill(log, 5)
+    gc.collect()
+    before = parts_of_subscriptions()
+    for _ in range(3):
+        records, assignment = log.subscribe("jobs", {0: 0})
+        assert take(records, 2) == [(0, 0), (0, 1)]
+        del records, assignment
+    gc.collect()
+    assert parts_of_subscriptions() == before
+
+
+def test_subscription_that_was_closed_keeps_nothing_of_what_it_read(log: EventLog) -> None:
+    fill(log, 5)
+    records, assignment = log.subscribe("jobs", {0: 0})
+    assert take(records, 1) == [(0, 0)]
+    records.close()
+    assert assignment.assigned() == []
+    assert "partitions []" in repr(records)
 
 
 # With await

@@ -30,6 +30,7 @@ class ObedientBackend(MemoryBackend):
         self.reading = Signal()
         self.reading.set()
         self.failures = 0
+        self.error: BaseException = Unavailable("the log is away")
         self.reads: list[tuple[int, int]] = []
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> list[Bounds]:
@@ -45,7 +46,7 @@ class ObedientBackend(MemoryBackend):
     def _fail_if_told(self) -> None:
         if self.failures:
             self.failures -= 1
-            raise Unavailable("the log is away")
+            raise self.error
 
 
 class FlakyLog(EventLog):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,8 +15,17 @@ from eventlog_homes import Background
 
 from forebay.buffer.errors import Closed, InvalidInput, NotReady, Timeout, Unknown
 from forebay.buffer.eventlog import Event, open_event_log
-from forebay.runtime.catalog import Catalog, DeletionState, SegmentState
+from forebay.runtime.catalog import CATALOG_TOPIC, Catalog, DeletionState, SegmentState
+from forebay.runtime.catalog.follower import MAX_FAILURES
 from forebay.testing import ManualClock
+
+
+class NoPauses(Random):
+    """Chance that always draws the shortest pause."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return a
+
 
 # Writing
 
@@ -148,6 +160,18 @@ def test_many_threads_write_and_each_returns_with_its_own(rig: Rig) -> None:
     for writer in [Background(lambda n=n: write(n)) for n in range(6)]:
         writer.result()
     assert [len(catalog.segments(f"orders/{n}")) for n in range(6)] == [10] * 6
+
+
+def test_time_writer_and_latest_record_are_kept_as_the_writer_says(rig: Rig) -> None:
+    catalog = rig.open()
+    copied = segment(changed_ms=5, max_time_ms=4, writer="broker-1")
+    catalog.add(copied)
+    assert catalog.segments(ORDERS) == [copied]
+    catalog.update(finish(copied, changed_ms=9))
+    (finished,) = catalog.segments(ORDERS)
+    assert (finished.changed_ms, finished.max_time_ms, finished.writer) == (9, 4, "broker-1")
+    catalog.update(finish(copied, SegmentState.DELETE_STARTED))
+    assert catalog.segments(ORDERS)[0].changed_ms > 9, "by the log"
 
 
 # Reading
@@ -419,6 +443,59 @@ def test_log_that_is_away_for_a_while_is_followed_again(rig: Rig, caplog: pytest
     assert len(catalog.segments(ORDERS)) == 2
 
 
+@pytest.mark.parametrize("raised", [OSError, SystemExit, asyncio.CancelledError])
+def test_error_that_ends_the_following_reaches_writers_and_readers_until_the_next_reconcile(
+    rig: Rig, raised: type[BaseException]
+) -> None:
+    catalog = rig.open()
+    catalog.add(segment("a"))
+    rig.backend.reading.clear()
+    rig.backend.error = raised("from the log")
+    writing = Background(lambda: catalog.add(segment("b", 100, 199)))
+    number = catalog.log_partition(ORDERS)
+    eventually(lambda: rig.log.high_water_marks(TOPIC)[number] == 2)
+    rig.backend.failures = 1
+    rig.backend.reading.set()
+    for call in (writing.result, lambda: catalog.segments(ORDERS), lambda: catalog.add(segment("c", 200, 299))):
+        with pytest.raises(NotReady, match=f"stopped following the log.*{raised.__name__}: from the log"):
+            call()
+    catalog.reconcile_assignment(range(PARTITIONS))
+    assert [found.segment_id for found in eventually(lambda: catalog.segments(ORDERS))] == ["a", "b"]
+    catalog.add(segment("c", 200, 299))
+
+
+def test_log_that_stays_away_is_given_up_after_a_bounded_number_of_attempts(rig: Rig) -> None:
+    clock = ManualClock()
+    catalog = rig.open(clock=clock)
+    catalog.add(segment("a"))
+    rig.backend.failures = 10 * MAX_FAILURES
+    rig.backend.changes.notify()  # it looks, and fails
+
+    def is_given_up() -> bool:
+        clock.advance(5.0)
+        try:
+            catalog.segments(ORDERS)
+        except NotReady as error:
+            return "the log is away" in str(error)
+        return False
+
+    eventually(is_given_up)
+    assert rig.backend.failures == 9 * MAX_FAILURES
+    rig.backend.failures = 0
+    catalog.reconcile_assignment(range(PARTITIONS))
+    assert len(eventually(lambda: catalog.segments(ORDERS))) == 1
+
+
+def test_log_that_fails_now_and_then_is_never_given_up(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    catalog = rig.open(random=NoPauses())
+    for number in range(MAX_FAILURES + 5):
+        rig.backend.failures = 1
+        rig.backend.changes.notify()  # it looks, and fails
+        eventually(lambda: not rig.backend.failures)
+        catalog.add(segment(f"{number}", number, number))
+    assert "is followed no more" not in caplog.text
+
+
 def test_log_closed_under_a_catalog_leaves_it_readable_and_closable(rig: Rig) -> None:
     catalog = rig.open()
     catalog.add(segment())
@@ -458,3 +535,11 @@ def test_catalogs_of_two_handles_share_a_database(tmp_path: Path) -> None:
             two.reconcile_assignment([0, 1])
             one.add(segment())
             assert eventually(lambda: two.segments(ORDERS)) == one.segments(ORDERS)
+
+
+def test_defaults_are_as_documented() -> None:
+    settings = inspect.signature(Catalog).parameters
+    assert CATALOG_TOPIC == settings["topic"].default == "forebay.segments"
+    assert settings["partitions"].default == 8
+    assert settings["snapshots"].default is None
+    assert settings["snapshot_interval"].default == settings["write_timeout"].default == 60.0
