@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Protocol
 from forebay.buffer import metrics
 from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock
-from forebay.buffer.closing import Closing
+from forebay.buffer.closing import Closing, shows_unopened
 from forebay.buffer.errors import Closed, InvalidInput, NotFound, Trimmed
 from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import trimmed
 from forebay.buffer.polling import POLL_FLOOR, Arrivals
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -105,9 +105,11 @@ class Consumer(Closing):
     and give `fetch_handle()` to the workers.
     """
 
+    _INSTEAD = "pass on fetch_handle(), which can be pickled and only fetches, or the URL, and open another one there"
+
     def __init__(
         self,
-        url: str | ObjectStore,
+        url: StoreUrl,
         *,
         last_acked: int | None = None,
         group: str | None = None,
@@ -393,6 +395,7 @@ class Consumer(Closing):
                 self._frontier = None
                 self._gaps.clear()
 
+    @shows_unopened
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"epoch {self.epoch}"
         return f"<Consumer of {self.url}, {state}, acknowledged through {self._frontier}>"

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 from forebay.buffer.batch import DEFAULT_LEVEL, DEFAULT_MAX_RAW_BYTES, check_compression
 from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.closing import AsyncClosing
+from forebay.buffer.closing import AsyncClosing, shows_unopened
 from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator
 from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, Timeout, Unsupported
 from forebay.buffer.filling import MAX_CALL_BYTES, Filling, check_call
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.state import CURSORS
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.base import check_key
 from forebay.buffer.upload import BatchUploader
 
@@ -99,7 +99,7 @@ class Producer(AsyncClosing):
 
     def __init__(
         self,
-        url: str | ObjectStore,
+        url: StoreUrl,
         *,
         profile: Profile = "native",
         manifest_path: str = "manifest",
@@ -253,6 +253,7 @@ class Producer(AsyncClosing):
         """About how much memory is held by entries that are not durable yet."""
         return self._coordinator.held_cost
 
+    @shows_unopened
     def __repr__(self) -> str:
         state = f"{self.buffered_bytes} bytes buffered" if self._coordinator in _open else "closed"
         return f"<Producer of {self.url}, {state}>"

@@ -23,6 +23,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from forebay.buffer.backoff import full_jitter
+from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.errors import ForebayError, InvalidInput, NotFound, Timeout, Unavailable, Unknown
 from forebay.buffer.store.base import Applied, InDoubt, NotApplied
@@ -49,8 +50,8 @@ class Limits:
     """Checked between attempts: a request that hangs is ended by the store's own time-out."""
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1 or not self.max_seconds > 0:
-            raise InvalidInput(f"limits must allow at least one attempt and some time, not {self}")
+        check_whole(self.max_attempts, "max_attempts", least=1)
+        check_seconds(self.max_seconds, "max_seconds")
 
 
 DEFAULT_LIMITS = Limits()

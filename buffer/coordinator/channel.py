@@ -6,6 +6,7 @@ import math
 from threading import current_thread
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from forebay.buffer.checks import check_timeout
 from forebay.buffer.coordinator.errors import fresh
 from forebay.buffer.coordinator.handle import WriteHandle
 from forebay.buffer.errors import Backpressure, InvalidInput, Timeout
@@ -69,6 +70,8 @@ class WriteChannel(Generic[WriteT, ResultT]):
             Timeout: there was no room in that time; the write is in its `write`.
             Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
         """
+        if timeout is not None:
+            timeout = check_timeout(timeout)
         state = self.state
         handle: WriteHandle[ResultT] = WriteHandle(write, self, state, cost)
         with state.lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from forebay.buffer.checks import check_timeout
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.coordinator.applier import Applier
 from forebay.buffer.coordinator.channel import WriteChannel
@@ -168,6 +169,7 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             ForebayError: what rejected one of the last deltas, or what stopped the coordinator; one call raises it.
         """
         state = self._state
+        timeout = check_timeout(timeout)
         deadline = None if timeout is None else state.clock.monotonic() + timeout
         with state.lock:
             self._begin_stop()

@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -17,7 +17,7 @@ from forebay.buffer.eventlog.backend import Backend, Bounds
 from forebay.buffer.eventlog.cursors import Cursors
 from forebay.buffer.eventlog.lines import LinesFile
 from forebay.buffer.eventlog.model import CompactReport
-from forebay.buffer.manifest.topic import partition_name
+from forebay.buffer.manifest.topic import MAX_PARTITIONS, partition_name
 from forebay.buffer.store.file import FileStore
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class _Topic(msgspec.Struct, frozen=True):
     """What `topic.json` says."""
 
-    partitions: int
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTITIONS)]
 
 
 class _TopicFolder:

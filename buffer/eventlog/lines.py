@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Struct
 
+from forebay.buffer.checks import Whole  # noqa: TC001 - msgspec reads the annotation
 from forebay.buffer.errors import Corrupt, Unavailable, Unknown
 from forebay.buffer.eventlog.backend import Bounds
 
@@ -34,7 +35,7 @@ class _Header(Struct, frozen=True):
 
     forebay: str
     version: int
-    first: int
+    first: Whole
 
 
 class LinesFile:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.buffer.checks import check_name
+from forebay.buffer.checks import MOST, Signed, Whole, check_name
 from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, Trimmed, Unsupported
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.model import BatchDescriptor, NewBatch
@@ -28,7 +28,7 @@ MAX_SEGMENT_ENTRIES: Final = 4096
 MAX_WRITERS: Final = 256
 LASTING: Final = "="
 """What the id of a lasting writer starts with; those of others are random."""
-MAX_NUMBER: Final = 2**62
+MAX_NUMBER: Final = MOST
 """No count in a head comes near it; what claims to could not be counted on."""
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
 
@@ -38,17 +38,17 @@ class Ref(Struct, frozen=True, array_like=True):
 
     name: str
     """The ULID that the object is named by."""
-    level: int
-    first_sequence: int
-    count: int
-    first_record: int | None
+    level: Whole
+    first_sequence: Whole
+    count: Whole
+    first_record: Whole | None
     """None if the records before it were never counted (they come from version 1)."""
-    object_bytes: int
+    object_bytes: Whole
     """Of all its batches."""
     lowest: str
     """The smallest ULID of anything reachable through it, itself included."""
-    first_time_ms: int | None
-    last_time_ms: int | None
+    first_time_ms: Signed | None
+    last_time_ms: Signed | None
 
     @property
     def end(self) -> int:
@@ -60,9 +60,9 @@ class Node(Struct, frozen=True, array_like=True, tag="node"):
     """A sealed object: entries at level 0, references above."""
 
     buffer_id: str
-    level: int
-    first_sequence: int
-    first_record: int | None
+    level: Whole
+    first_sequence: Whole
+    first_record: Whole | None
     entries: tuple[NewBatch, ...]
     refs: tuple[Ref, ...]
 
@@ -99,7 +99,7 @@ class Owner(Struct, frozen=True, array_like=True):
     epoch: int
     claim_id: str
     """Random; only the process that made the claim knows it."""
-    acked: int | None
+    acked: Whole | None
     """The highest sequence up to which all is acknowledged; None if nothing is."""
 
 
@@ -108,27 +108,27 @@ class Group(Struct, frozen=True, array_like=True):
 
     generation: str
     """Of this name's present life: random, known beforehand to the one who made it alone."""
-    start: int
+    start: Whole
     """The first sequence it reads."""
 
 
 class Hold(Struct, frozen=True, array_like=True):
     """Something that must not be trimmed or swept until it expires."""
 
-    first_sequence: int | None
+    first_sequence: Whole | None
     """The lowest sequence still needed; None if it holds uploads alone."""
     floor: str | None
     """The lowest ULID of uploads that are not listed yet; None if it holds entries alone."""
-    expires_ms: int
+    expires_ms: Signed
     purpose: str
 
 
 class Writer(Struct, frozen=True, array_like=True):
     """How far a writer has come."""
 
-    number: int
+    number: Whole
     """Of its last append."""
-    revision: int
+    revision: Whole
     """The head's revision at that append: the least recent writer is forgotten first."""
 
 

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
+from forebay.buffer.checks import check_seconds
 from forebay.buffer.clock import SystemClock
-from forebay.buffer.closing import Closing
+from forebay.buffer.closing import Closing, shows_unopened
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.errors import Closed, Fenced, ForebayError, InvalidInput
-from forebay.buffer.polling import Arrivals
+from forebay.buffer.polling import POLL_FLOOR, Arrivals
 from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic, check_place, in_parallel
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.model import BatchDescriptor
-    from forebay.buffer.store import ObjectStore
+    from forebay.buffer.store import StoreUrl
 
 
 class TopicConsumer(Closing):
@@ -51,9 +52,11 @@ class TopicConsumer(Closing):
         InvalidInput: there is no such partition.
     """
 
+    _INSTEAD = "pass on fetch_handle(), which can be pickled and only fetches, or the URL, and open another one there"
+
     def __init__(
         self,
-        url: str | ObjectStore,
+        url: StoreUrl,
         *,
         group: str | None = None,
         from_: str | datetime = "earliest",
@@ -65,7 +68,7 @@ class TopicConsumer(Closing):
         random: Random | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._max_poll_interval = max_poll_interval
+        self._max_poll_interval = check_seconds(max_poll_interval, "max_poll_interval", least=POLL_FLOOR)
         self._topic = Topic(url, storage_options=storage_options, clock=clock, random=random)
         self.url = self._topic.url
         assigned = range(self._topic.partitions) if partitions is None else sorted(set(partitions))
@@ -222,6 +225,7 @@ class TopicConsumer(Closing):
             self._each(lambda consumer: consumer.seek(place))
             self._found.clear()
 
+    @shows_unopened
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._consumers)} of {self._topic.partitions} partitions"
         return f"<TopicConsumer of {self.url}, {state}>"

@@ -12,8 +12,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from forebay.buffer.batch import DEFAULT_LEVEL
+from forebay.buffer.checks import check_seconds, check_timeout
 from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.closing import AsyncClosing
+from forebay.buffer.closing import AsyncClosing, shows_unopened
 from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, StoreError, Timeout
 from forebay.buffer.filling import check_call
 from forebay.buffer.producer import Producer
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.coordinator import Durability, FlushHandle, WriteHandle
     from forebay.buffer.filling import Call, Entries
-    from forebay.buffer.store import ObjectStore
+    from forebay.buffer.store import StoreUrl
 
 _log = logging.getLogger("forebay.producer")
 
@@ -62,7 +63,7 @@ class TopicProducer(AsyncClosing):
 
     def __init__(
         self,
-        url: str | ObjectStore,
+        url: StoreUrl,
         *,
         flush_interval: float = 0.1,
         flush_size_bytes: int = 64 << 20,
@@ -76,6 +77,7 @@ class TopicProducer(AsyncClosing):
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
+        check_seconds(flush_interval, "flush_interval")
         self._clock = clock or SystemClock()
         self._random = random or system_random()
         self._topic = Topic(url, storage_options=storage_options, clock=clock, random=random)
@@ -127,6 +129,7 @@ class TopicProducer(AsyncClosing):
             Backpressure: the partition retains more than `max_backlog_bytes`; the entries are in its `write`.
             Closed: this producer was closed.
         """
+        timeout = check_timeout(timeout)
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         call = check_call(entries, metadata, self._clock.now_ms())
         producer = self._choose(call, entries, key)
@@ -176,6 +179,7 @@ class TopicProducer(AsyncClosing):
         """
         if os.getpid() != self._process:
             return  # the parent's to close
+        timeout = check_timeout(timeout)
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         with self._lock:
             self._closed = True
@@ -212,6 +216,7 @@ class TopicProducer(AsyncClosing):
         """About how much memory is held by entries that are not durable yet."""
         return sum(producer.buffered_bytes for producer in list(self._producers.values()))
 
+    @shows_unopened
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.buffered_bytes} bytes buffered"
         return f"<TopicProducer of {self.url}, {state}>"
@@ -328,6 +333,7 @@ class TopicFlush:
             Timeout: it was not in `timeout` seconds; it may still be.
             ForebayError: what kept a batch from it.
         """
+        timeout = check_timeout(timeout)
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         for handle in self._handles:
             left = None if deadline is None else max(0.0, deadline - self._clock.monotonic())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from forebay.buffer.checks import check_seconds
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import ForebayError, NotFound
 from forebay.buffer.stats import BufferStats, describe_all, total
@@ -36,6 +37,8 @@ examples:
 def stat(target: Target, *, as_json: bool, every: float | None) -> None:
     """Show the depth, bytes, rate and age of a buffer or topic, and the lag of every reader. Changes nothing."""
     clock = target.clock or SystemClock()
+    if every is not None:
+        check_seconds(every, "--every")
     while True:
         parts = describe_all(target.open(), manifest_path=target.manifest_path, clock=target.clock)
         if as_json:
