@@ -18,7 +18,7 @@ from forebay.buffer.eventlog.cursors import Cursors
 from forebay.buffer.eventlog.lines import LinesFile
 from forebay.buffer.eventlog.model import CompactReport
 from forebay.buffer.manifest.topic import MAX_PARTITIONS, partition_name
-from forebay.buffer.store.file import FileStore
+from forebay.buffer.store.file import LOCK_SECONDS, FileStore, wait_for_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,8 +35,9 @@ class _Topic(msgspec.Struct, frozen=True):
 class _TopicFolder:
     """A topic's files, and the lock that keeps processes and threads from changing them at the same time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
+        self._clock = clock
         self._threads = Lock()
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._identity = os.fstat(self._fd)
@@ -56,7 +57,7 @@ class _TopicFolder:
         with self._threads:
             if self._fd < 0:
                 raise Closed(f"file://{self._path} was closed by another thread")
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            wait_for_lock(self._fd, self._path, LOCK_SECONDS, self._clock)
             try:
                 yield
             finally:
@@ -93,6 +94,7 @@ class FilesBackend(Backend):
         self.url = self._store.url
         self._root = Path(unquote(urlsplit(self.url).path))
         self._cursors = Cursors(self._store, clock=clock, random=random)
+        self._clock = clock
         self._process = os.getpid()
         self._folders: dict[str, _TopicFolder] = {}
         self._opening = Lock()
@@ -196,7 +198,7 @@ class FilesBackend(Backend):
                 folder = None
             if folder is None:
                 try:
-                    folder = self._folders[topic] = _TopicFolder(self._root / topic)
+                    folder = self._folders[topic] = _TopicFolder(self._root / topic, self._clock)
                 except FileNotFoundError:
                     self._folders.pop(topic, None)
             return folder
