@@ -201,10 +201,16 @@ class Producer(AsyncClosing):
         call = self._check(entries, metadata, number)
         try:
             handle = self._channel.write(call, timeout=timeout, cost=call.memory)
+            if number is not None:
+                self._note_queued(number)
         except Timeout as error:
             raise Timeout(str(error), write=entries) from None
-        if number is not None:
-            self._note_queued(number)
+        except ForebayError:
+            raise
+        except BaseException:
+            if number is not None:
+                self._note_queued(number)  # it may be queued: to take it again could write it twice
+            raise
         return handle
 
     def try_produce(self, entries: Entries, metadata: bytes = b"", *, number: int | None = None) -> WriteHandle[None]:
@@ -216,10 +222,16 @@ class Producer(AsyncClosing):
         call = self._check(entries, metadata, number)
         try:
             handle = self._channel.try_write(call, cost=call.memory)
+            if number is not None:
+                self._note_queued(number)
         except Backpressure as error:
             raise Backpressure(str(error), write=entries) from None
-        if number is not None:
-            self._note_queued(number)
+        except ForebayError:
+            raise
+        except BaseException:
+            if number is not None:
+                self._note_queued(number)  # it may be queued: to take it again could write it twice
+            raise
         return handle
 
     def flush(self) -> FlushHandle:

@@ -79,7 +79,7 @@ class Handle(Generic[ResultT]):  # no ABC: a struct has a metaclass of its own
             ForebayError: what kept the write's delta from the level, or what stopped the coordinator.
         """
         if timeout is not None:
-            timeout = check_timeout(timeout)
+            check_timeout(timeout)
         level = durability or self.final_level
         standing = self.standing(level)
         if standing is not True:

@@ -102,7 +102,7 @@ class ViewSubscription(Generic[ReaderT, ReceiptT]):
             Closed: there will be no more. If an error stopped the coordinator, it is raised instead.
         """
         clock = self._state.clock
-        timeout = check_timeout(timeout)
+        check_timeout(timeout)
         deadline = None if timeout is None else clock.monotonic() + timeout
         with self._state.lock:
             while not self._waiting:

@@ -142,7 +142,7 @@ class Subscription(Closing):
             Lagged: more than `depth` events wait in one partition, beyond what was there when it was assigned.
             ForebayError: the log could not be read.
         """
-        timeout = check_timeout(timeout)
+        check_timeout(timeout)
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         while (record := self._pop()) is None and self._fill(deadline):
             pass
