@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _PACKAGES = ("s3fs", "fsspec", "aiobotocore", "botocore", "aiohttp")
+_EMPTY_PAGES = 1000
+"""Maximum number of pages without an object in a row, before a listing counts as endless."""
 _CONNECTIONS = 64
 _SENT_AT_ONCE = 256 << 10
 _LARGE = 1 << 20
@@ -278,11 +280,15 @@ class S3fsClient:
     def list_pages(self, prefix: str, start_after: str) -> Iterator[Sequence[ObjectInfo]]:
         """Yield pages of full keys."""
         place = {"StartAfter": start_after} if start_after else {}
+        empty = 0
         while True:
             page, token = self._call(partial(self._list, prefix, place))
             yield page
             if not token:
                 return
+            empty = 0 if page else empty + 1
+            if place.get("ContinuationToken") == token or empty > _EMPTY_PAGES:
+                raise RequestFailed(Failure(200, "", "a listing that does not come to an end"))
             place = {"ContinuationToken": token}
 
     async def _list(self, prefix: str, place: dict[str, str], client: Any) -> tuple[list[ObjectInfo], str | None]:

@@ -160,7 +160,9 @@ class TopicProducer(AsyncClosing):
         place = id(call)
         try:
             if not self._take_room(place, call.memory):
-                raise Backpressure(f"{self.url}: {self.buffered_bytes} of {self._max_buffered_bytes} bytes are held")
+                raise Backpressure(
+                    f"{self.url}: {self.buffered_bytes} bytes of at most {self._max_buffered_bytes} are held"
+                )
             handle = producer._channel.try_write(call, cost=call.memory)
         except Backpressure as error:
             raise Backpressure(str(error), write=entries) from None

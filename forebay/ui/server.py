@@ -184,8 +184,8 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def setup(self) -> None:
-        self.timeout = self.server.client_seconds
         super().setup()
+        self.connection.settimeout(self.server.client_seconds)
 
     def do_GET(self) -> None:
         self.server.note_request(self.connection)

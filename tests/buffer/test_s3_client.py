@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer.errors import Unsupported
+from forebay.buffer.errors import Unavailable, Unsupported
 from forebay.buffer.store import open_store
 
 pytest.importorskip("s3fs")
@@ -113,3 +113,14 @@ def test_error_of_obstore_itself_is_no_outage_and_is_not_repeated(monkeypatch: p
     with pytest.raises(Unsupported, match=r"TypeError.*obstore \d"):
         open_store("s3://bucket", {"anon": True, "region": "test", "client": "obstore"}).get("a")
     assert len(attempts) == 1
+
+
+@pytest.mark.parametrize("tokens", [["same"] * 3, [str(number) for number in range(2000)]], ids=["same", "new"])
+def test_listing_that_never_ends_is_an_error(tokens: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from forebay.buffer.store.s3 import S3fsClient
+
+    pages = iter(tokens)
+    monkeypatch.setattr(S3fsClient, "_call", lambda *_given: ([], next(pages)))
+    store = open_store("s3://bucket", {"anon": True, "region": "test", "max_attempts": 1})
+    with pytest.raises(Unavailable, match="does not come to an end"):
+        list(store.list())
