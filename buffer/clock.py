@@ -54,9 +54,28 @@ class SystemClock:
     def wait_until(self, condition: Condition, deadline: float | None) -> bool:
         """Wait for real."""
         if deadline is None:
-            condition.wait()
+            wait_on(condition)
             return True
-        return condition.wait(max(0.0, deadline - self.monotonic())) or self.monotonic() < deadline
+        return wait_on(condition, max(0.0, deadline - self.monotonic())) or self.monotonic() < deadline
+
+
+def wait_on(condition: Condition, timeout: float | None = None) -> bool:
+    """Wait on a condition whose lock is held, as `Condition.wait` does; the lock is held again whatever happens.
+
+    A `KeyboardInterrupt` right after `Condition.wait` has let go of the lock leaves it free, and the `with` statement
+    around would then release what another thread holds. Needs a condition on an `RLock`, which knows its owner.
+    """
+    try:
+        return condition.wait(timeout)
+    except BaseException:
+        while True:
+            try:
+                while not condition._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
+                    condition.acquire()
+                break
+            except KeyboardInterrupt:
+                continue  # one is on its way already
+        raise
 
 
 def system_random() -> Random:

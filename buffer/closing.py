@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar
 
-from forebay.buffer.errors import ForebayError
+from forebay.buffer.errors import ForebayError, Unsupported
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
 _log = logging.getLogger("forebay")
 
 
+R = TypeVar("R")
+
+
+def shows_unopened(show: Callable[[R], str]) -> Callable[[R], str]:
+    """Make a `__repr__` that also works on an object whose constructor failed, and which has no fields yet."""
+
+    @functools.wraps(show)
+    def shown(self: R) -> str:
+        try:
+            return show(self)
+        except AttributeError:
+            return f"<{type(self).__name__} that was not opened>"
+
+    return shown
+
+
+def refuse_pickle(what: object, instead: str) -> NoReturn:
+    """Raise the error of something that belongs to one process, for `pickle` and `copy`."""
+    raise Unsupported(f"a {type(what).__name__} cannot be pickled or copied, as it belongs to its process: {instead}")
+
+
 class Closing(ABC):
     """Closed at the end of a `with` block."""
+
+    _INSTEAD: ClassVar[str] = "pass on its URL, and open another one there"
+    """What to do instead of pickling it."""
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickle(self, self._INSTEAD)
 
     @abstractmethod
     def close(self) -> None:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 from forebay.buffer import metrics
 from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.closing import Closing
+from forebay.buffer.closing import Closing, shows_unopened
 from forebay.buffer.errors import Closed, InvalidInput, NotFound, Timeout, Trimmed
 from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import trimmed
 from forebay.buffer.polling import POLL_FLOOR, Arrivals, count_race
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.retry import RETRY_SECONDS, Patience
 
 if TYPE_CHECKING:
@@ -127,9 +127,11 @@ class Consumer(Closing):
     and give `fetch_handle()` to the workers.
     """
 
+    _INSTEAD = "pass on fetch_handle(), which can be pickled and only fetches, or the URL, and open another one there"
+
     def __init__(
         self,
-        url: str | ObjectStore,
+        url: StoreUrl,
         *,
         last_acked: int | None = None,
         group: str | None = None,
@@ -460,6 +462,7 @@ class Consumer(Closing):
                 self._frontier = None
                 self._gaps.clear()
 
+    @shows_unopened
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"epoch {self.epoch}"
         return f"<Consumer of {self.url}, {state}, acknowledged through {self._frontier}>"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.buffer.checks import NAME, check_name
+from forebay.buffer.checks import NAME, Whole, check_name
 from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, NotFound
 from forebay.buffer.manifest import Claim, Head, Queue
 from forebay.buffer.manifest.envelope import pack, unpack
@@ -21,7 +21,7 @@ from forebay.buffer.manifest.head import trimmed
 from forebay.buffer.manifest.state import CURSORS
 from forebay.buffer.model import Reader
 from forebay.buffer.register import DEFAULT_LIMITS, Limits, Register, Snapshot
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -39,14 +39,14 @@ class Cursor(Struct, frozen=True, array_like=True, tag="cursor"):
     """One state of a group's cursor."""
 
     buffer_id: str
-    epoch: int
+    epoch: Whole
     claim_id: str
     """Of the consumer that reads; empty once it has let go."""
-    acked: int | None
+    acked: Whole | None
     """The highest sequence up to which all is acknowledged; None if nothing is."""
-    number: int
+    number: Whole
     """Grows with every write, so that no two states are the same bytes."""
-    planned: tuple[int, ...] = ()
+    planned: tuple[Whole, ...] = ()
     """Where the ranges end that may be on their way to a sink, in order; the first begins after `acked` (rfcs/0007)."""
 
 
@@ -267,7 +267,7 @@ class Groups:
 
     def __init__(
         self,
-        url: str | ObjectStore,
+        url: StoreUrl,
         *,
         manifest_path: str = "manifest",
         storage_options: Mapping[str, Any] | None = None,

@@ -16,7 +16,7 @@ import os
 import warnings
 from contextlib import suppress
 from threading import Condition, RLock, Thread
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, NoReturn, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,11 +24,12 @@ from msgspec.structs import replace
 from forebay.buffer import names
 from forebay.buffer.checks import check_seconds
 from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.closing import refuse_pickle, shows_unopened
 from forebay.buffer.errors import Closed, Fenced, ForebayError, InvalidInput, Unavailable
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.head import Hold
 from forebay.buffer.manifest.topic import IsTopic
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.topic.held import HeldTopic, hold_partitions
 from forebay.buffer.topic.topic import Topic, check_place
 
@@ -72,7 +73,7 @@ def check_ttl(value: Any, name: str) -> float:
 
 @overload
 def hold(
-    url: str | ObjectStore,
+    url: StoreUrl,
     *,
     from_: str | int | datetime = ...,
     upto: str | int | datetime | None = ...,
@@ -88,7 +89,7 @@ def hold(
     url: Topic, *, from_: str | datetime = ..., upto: str | datetime | None = ..., ttl: float = ..., purpose: str = ...
 ) -> HeldTopic: ...
 def hold(
-    url: str | ObjectStore | Topic,
+    url: StoreUrl | Topic,
     *,
     from_: str | int | datetime = "earliest",
     upto: str | int | datetime | None = None,
@@ -164,7 +165,7 @@ def _hold_range(
 
 
 def hold_uploads(
-    url: str | ObjectStore,
+    url: StoreUrl,
     *,
     ttl: float = 86_400.0,
     purpose: str = "",
@@ -193,7 +194,7 @@ def hold_uploads(
 
 
 def keep_hold(
-    url: str | ObjectStore,
+    url: StoreUrl,
     ticket: Ticket,
     *,
     storage_options: Mapping[str, Any] | None = None,
@@ -258,11 +259,16 @@ class _Held:
             # The block's own error says more than what came of it.
             _log.warning("%s: letting go after an error failed", self._lease.name, exc_info=True)
 
+    @shows_unopened
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._lease.name}, {self._lease.state}>"
 
+    def __reduce__(self) -> NoReturn:
+        refuse_pickle(self, "it renews itself in its own process. Pass on what workers read, such as descriptors")
+
     def __del__(self) -> None:
-        if self._lease.stop():
+        lease = getattr(self, "_lease", None)  # it has none where the constructor failed
+        if lease is not None and lease.stop():
             warnings.warn(
                 f"{self!r} was not closed: use `with` or close(). It keeps the collector back until it expires",
                 ResourceWarning,
@@ -338,12 +344,11 @@ class _Lease:
     """One hold in the head, and the thread that renews it."""
 
     def __init__(self, queue: Queue, ttl: float, clock: Clock) -> None:
-        ttl = check_ttl(ttl, "ttl")
+        self._ttl = ttl = check_ttl(ttl, "ttl")
         self.queue = queue
         self.hold_id = queue.new_id()
         self.name = f"hold {self.hold_id} of {queue.url}"
         self.state = "in force"
-        self._ttl = ttl
         self._clock = clock
         self._process = os.getpid()
         self._writing = RLock()
@@ -524,7 +529,7 @@ class _Lease:
 
 
 def _open(
-    url: str | ObjectStore,
+    url: StoreUrl,
     storage_options: Mapping[str, Any] | None,
     manifest_path: str,
     clock: Clock | None,

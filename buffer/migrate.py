@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from forebay.buffer import names
+from forebay.buffer.checks import check_seconds
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import InvalidInput, Unsupported
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.head import FANOUT, KEPT_ENTRIES, MAX_NUMBER, MAX_SEGMENT_ENTRIES, Node, Owner
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.model import NewBatch
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +45,7 @@ class MigrationReport:
 
 
 def migrate(
-    url: str | ObjectStore,
+    url: StoreUrl,
     *,
     others_stopped: bool = False,
     grace: float = 600.0,
@@ -73,6 +74,7 @@ def migrate(
         InvalidInput: `others_stopped` is not set, or it is a topic, whose partitions are of version 2 from the start.
         NotFound: there is no such buffer.
     """
+    grace = check_seconds(grace, "grace", zero=True)
     store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
     queue = Queue(store, manifest_path, role="migration", clock=clock, random=random)
     try:
@@ -87,8 +89,6 @@ def migrate(
             "would sweep batches that it cannot see listed. Stop them all (forebay producers may run on), then pass "
             "others_stopped=True"
         )
-    if not grace >= 0:
-        raise InvalidInput(f"grace is a number of seconds, not {grace}")
     return _Migration(queue, grace, clock or SystemClock()).run(state)
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from forebay.buffer.checks import Signed, Whole  # noqa: TC001 - msgspec reads the annotations
+
 
 class Metadata(Struct, frozen=True, array_like=True):
     """What a producer attached to one call, and the entries of the batch that it covers."""
 
-    start_index: int
+    start_index: Whole
     """The first entry it covers; it covers all up to the next one's `start_index`."""
-    ingestion_time_ms: int
+    ingestion_time_ms: Signed
     """When the producer took the entries in, in milliseconds since 1970."""
     payload: bytes
     """Opaque to forebay."""
@@ -22,17 +24,17 @@ class Metadata(Struct, frozen=True, array_like=True):
 class Facts(Struct, frozen=True, array_like=True):
     """What is known of a batch without opening it."""
 
-    object_bytes: int
+    object_bytes: Whole
     """The stored object's size."""
-    raw_bytes: int
+    raw_bytes: Whole
     """The size of its record block before compression."""
-    records: int
+    records: Whole
     """How many entries it holds."""
-    crc32c: int
+    crc32c: Whole
     """The stored object's checksum."""
-    first_time_ms: int
+    first_time_ms: Signed
     """The earliest ingestion time in it."""
-    last_time_ms: int
+    last_time_ms: Signed
     """The latest ingestion time in it."""
 
 

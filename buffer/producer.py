@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from forebay.buffer.batch import DEFAULT_LEVEL, DEFAULT_MAX_RAW_BYTES, check_compression
 from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.closing import AsyncClosing
+from forebay.buffer.closing import AsyncClosing, shows_unopened
 from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator
 from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, Timeout, Unsupported
 from forebay.buffer.filling import MAX_CALL_BYTES, Filling, check_call
@@ -22,7 +22,7 @@ from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.state import CURSORS
 from forebay.buffer.register import Limits
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.base import check_key
 from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.upload import BatchUploader
@@ -103,7 +103,7 @@ class Producer(AsyncClosing):
 
     def __init__(
         self,
-        url: str | ObjectStore,
+        url: StoreUrl,
         *,
         profile: Profile = "native",
         manifest_path: str = "manifest",
@@ -216,10 +216,16 @@ class Producer(AsyncClosing):
         call = self._check(entries, metadata, number)
         try:
             handle = self._channel.write(call, timeout=timeout, cost=call.memory)
+            if number is not None:
+                self._note_queued(number)
         except Timeout as error:
             raise Timeout(str(error), write=entries) from None
-        if number is not None:
-            self._note_queued(number)
+        except ForebayError:
+            raise
+        except BaseException:
+            if number is not None:
+                self._note_queued(number)  # it may be queued: to take it again could write it twice
+            raise
         return handle
 
     def try_produce(self, entries: Entries, metadata: bytes = b"", *, number: int | None = None) -> WriteHandle[None]:
@@ -231,10 +237,16 @@ class Producer(AsyncClosing):
         call = self._check(entries, metadata, number)
         try:
             handle = self._channel.try_write(call, cost=call.memory)
+            if number is not None:
+                self._note_queued(number)
         except Backpressure as error:
             raise Backpressure(str(error), write=entries) from None
-        if number is not None:
-            self._note_queued(number)
+        except ForebayError:
+            raise
+        except BaseException:
+            if number is not None:
+                self._note_queued(number)  # it may be queued: to take it again could write it twice
+            raise
         return handle
 
     def flush(self) -> FlushHandle:
@@ -269,6 +281,7 @@ class Producer(AsyncClosing):
         """About how much memory is held by entries that are not durable yet."""
         return self._coordinator.held_cost
 
+    @shows_unopened
     def __repr__(self) -> str:
         state = f"{self.buffered_bytes} bytes buffered" if self._coordinator in _open else "closed"
         return f"<Producer of {self.url}, {state}>"

@@ -11,7 +11,7 @@ from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import trimmed
 from forebay.buffer.manifest.topic import IsTopic
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.topic.batches import PartitionBatch
 from forebay.buffer.topic.topic import Topic, check_place, in_parallel
 
@@ -31,7 +31,7 @@ _PIECE = 1000
 
 @overload
 def read_range(
-    url: str | ObjectStore,
+    url: StoreUrl,
     first: str | int | datetime | None = ...,
     last: str | int | datetime | None = ...,
     *,
@@ -45,7 +45,7 @@ def read_range(
     url: Topic, first: str | datetime | None = ..., last: str | datetime | None = ..., *, threads: int = ...
 ) -> Iterator[PartitionBatch]: ...
 def read_range(
-    url: str | ObjectStore | Topic,
+    url: StoreUrl | Topic,
     first: str | int | datetime | None = None,
     last: str | int | datetime | None = None,
     *,

@@ -24,6 +24,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from forebay.buffer.backoff import WriteSpacing, full_jitter
+from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.errors import ForebayError, InvalidInput, NotFound, Timeout, Unavailable, Unknown
 from forebay.buffer.reread import read_sound
@@ -55,8 +56,8 @@ class Limits:
     writes, this is the time in which no writer at all got on, and ten times as long is the bound."""
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1 or not self.max_seconds > 0:
-            raise InvalidInput(f"limits must allow at least one attempt and some time, not {self}")
+        check_whole(self.max_attempts, "max_attempts", least=1)
+        check_seconds(self.max_seconds, "max_seconds")
 
     @classmethod
     def within(cls, seconds: float) -> Limits:

@@ -11,7 +11,7 @@ from forebay.buffer.errors import ForebayError, InvalidInput
 from forebay.buffer.findings import Finding, Severity, VerifyReport
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.topic import IsTopic
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.base import check_key
 from forebay.buffer.topic import Topic
 from forebay.buffer.walk import Walk
@@ -26,7 +26,7 @@ __all__ = ["Finding", "Severity", "VerifyReport", "verify"]
 
 
 def verify(
-    url: str | ObjectStore,
+    url: StoreUrl,
     *,
     deep: bool = True,
     manifest_path: str = "manifest",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from forebay.buffer import metrics
-from forebay.buffer.errors import Unsupported
+from forebay.buffer.clock import system_random
+from forebay.buffer.errors import StoreError, Unsupported
 from forebay.buffer.manifest import Manifest, Queue
+from forebay.buffer.store.file import is_disk_full
 from forebay.gc.report import CollectionReport
 from forebay.gc.sweep import Sweep
 from forebay.gc.v1 import collect_v1
@@ -25,6 +27,11 @@ if TYPE_CHECKING:
     from forebay.gc.retention import Retention
 
 _log = logging.getLogger("forebay.gc")
+
+RESERVE_KEY: Final = "gc.reserve"
+"""On a disk, an object that stands for nothing but the room it takes."""
+_RESERVE_BYTES: Final = 256 << 10
+"""Several times what a manifest takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,45 @@ class BufferCollector:
             return CollectionReport(self.url, dry_run)
         if isinstance(state, Manifest):
             return self._collect_v1(state, store_time_ms, dry_run=dry_run)
-        return self._collect_v2(state, store_time_ms, dry_run=dry_run)
+        try:
+            report = self._collect_v2(state, store_time_ms, dry_run=dry_run)
+            freed = 0
+        except StoreError as error:
+            if dry_run or not is_disk_full(error):
+                raise
+            freed = self._free_disk(state)
+            if not freed:
+                raise
+            report = self._collect_v2(state, store_time_ms, dry_run=dry_run)
+        if not dry_run and self.url.startswith("file://"):
+            self._keep_reserve()
+        return replace(report, deleted=report.deleted + freed)
+
+    def _free_disk(self, head: Head) -> int:
+        """Make room for the manifest on a full disk, and return how many objects were deleted.
+
+        A head's floor never goes down: what it has let go of may be deleted without writing another head first. Where
+        that is nothing, there is the reserve.
+        """
+        sweep = self._sweep(dry_run=False)
+        CollectionV2(self._queue, head.buffer_id).delete(head, sweep, self._settings.data_prefix)
+        if not sweep.deleted and any(found.key == RESERVE_KEY for found in self._store.list(RESERVE_KEY)):
+            failures = self._store.delete([RESERVE_KEY])
+            sweep.deleted += not failures
+        _log.warning(
+            "%s: the disk is full, so %d objects were deleted before the manifest was written", self.url, sweep.deleted
+        )
+        return sweep.deleted
+
+    def _keep_reserve(self) -> None:
+        """Store an object whose deletion makes room for a manifest when the disk is full."""
+        if any(found.key == RESERVE_KEY for found in self._store.list(RESERVE_KEY)):
+            return
+        random = self._settings.random or system_random()
+        try:
+            self._store.put(RESERVE_KEY, random.randbytes(_RESERVE_BYTES))  # which no file system can compress
+        except StoreError as error:
+            _log.warning("%s: no room could be reserved for the manifest: %s", self.url, error)
 
     def _store_time(self) -> int | None:
         """When the store last wrote the manifest, by its own clock; None if there is no manifest."""

@@ -8,10 +8,11 @@ from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from forebay.buffer import metrics
+from forebay.buffer.checks import check_seconds
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import ForebayError, InvalidInput
 from forebay.buffer.manifest.topic import IsTopic
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.base import check_key
 from forebay.buffer.topic import Topic
 from forebay.gc.buffer_collector import BufferCollector, Settings
@@ -60,7 +61,7 @@ class Collector:
 
     def __init__(
         self,
-        url: str | ObjectStore,
+        url: StoreUrl,
         *,
         grace: float = 600.0,
         retention: Retention | None = None,
@@ -71,8 +72,7 @@ class Collector:
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
-        if not grace >= 0:
-            raise InvalidInput(f"grace must be a number of seconds, 0 or more, not {grace}")
+        grace = check_seconds(grace, "grace", zero=True)
         self._store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
         self.url = self._store.url
         self._clock = clock or SystemClock()
@@ -149,8 +149,7 @@ class Collector:
 
     def start(self, interval: float = 300.0) -> Self:
         """Collect now and every `interval` seconds after, in a thread of its own, until `stop`."""
-        if not interval > 0:
-            raise InvalidInput(f"interval must be a positive number of seconds, not {interval}")
+        interval = check_seconds(interval, "interval")
         with self._waking:
             if self._thread is not None:
                 raise InvalidInput(f"{self.url}: this collector is running already")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.errors import InvalidInput
 from forebay.buffer.manifest.head import NodeNeeded
 from forebay.buffer.names import at_time, ulid_in
@@ -28,10 +29,10 @@ class Retention:
     def __post_init__(self) -> None:
         if self.max_age is None and self.max_bytes is None:
             raise InvalidInput("retention needs max_age in seconds, max_bytes, or both")
-        for name in ("max_age", "max_bytes"):
-            bound = getattr(self, name)
-            if bound is not None and not bound > 0:
-                raise InvalidInput(f"retention's {name} must be above 0, not {bound!r}")
+        if self.max_age is not None:
+            check_seconds(self.max_age, "retention's max_age")
+        if self.max_bytes is not None:
+            check_whole(self.max_bytes, "retention's max_bytes", least=1)
 
     def first_kept(self, head: Head, now_ms: int, nodes: Mapping[str, Node]) -> int:
         """Return the lowest sequence within every bound.

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.checks import check_whole
-from forebay.buffer.closing import Closing
+from forebay.buffer.closing import Closing, shows_unopened
 from forebay.buffer.errors import InvalidInput, Unsupported
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class MetricsServer(Closing):
         self._server.server_close()
         self._thread.join()
 
+    @shows_unopened
     def __repr__(self) -> str:
         return f"<MetricsServer at {self.url}>"
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from forebay.buffer.checks import check_seconds
 from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.closing import refuse_pickle
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.errors import Fenced, ForebayError, InvalidInput
 from forebay.buffer.fetch import Batch
+from forebay.buffer.store import ObjectStore, StoreUrl
 from forebay.runtime import progress
 from forebay.runtime.config import RuntimeConfig
 from forebay.runtime.pipeline import Pipeline
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.eventlog import AuditTrail
     from forebay.buffer.producer import Producer
-    from forebay.buffer.store import ObjectStore
     from forebay.runtime.contract import Decoder, Sink
 
 _log = logging.getLogger("forebay.runtime")
@@ -53,7 +54,7 @@ class Runtime:
 
     def __init__(
         self,
-        sources: Iterable[str | ObjectStore | Source | Consumer],
+        sources: Iterable[StoreUrl | Source | Consumer],
         sink: Sink,
         config: RuntimeConfig | None = None,
         *,
@@ -78,7 +79,7 @@ class Runtime:
             sink, self.config, decoder, dead_letters, events, clock=self._clock, random=self._random
         )
         self._given = list(sources)
-        self._opened: list[tuple[str | ObjectStore | Source | Consumer, list[Reading]]] = []
+        self._opened: list[tuple[StoreUrl | Source | Consumer, list[Reading]]] = []
         self._until_caught_up = False
         self._state = "new"
         self._drain_until: float | None = None
@@ -132,7 +133,7 @@ class Runtime:
                     reading.leave()
                 self._pipeline.changed.notify_all()
 
-    def add(self, source: str | ObjectStore | Source | Consumer) -> None:
+    def add(self, source: StoreUrl | Source | Consumer) -> None:
         """Read one more source, from where its reader stands: its backlog first, in order.
 
         Raises:
@@ -145,7 +146,7 @@ class Runtime:
         if not self._join(source):
             raise InvalidInput(f"this runtime is {self._state}: nothing can be added to it")
 
-    def remove(self, source: str | ObjectStore | Source | Consumer, drain: float | None = None) -> None:
+    def remove(self, source: StoreUrl | Source | Consumer, drain: float | None = None) -> None:
         """Read a source no more: let what is under way of it end, acknowledge that, and let it go.
 
         Args:
@@ -187,14 +188,17 @@ class Runtime:
                 max_bytes=pipeline.admission.max_bytes,
             )
 
+    def __reduce__(self) -> NoReturn:
+        refuse_pickle(self, "make it in the process that runs it; a Source can be pickled")
+
     # Inside
 
     def _drain_seconds(self, drain: float | None) -> float:
         if drain is None:
             return self.config.drain_seconds
-        return check_seconds(drain, "drain") if drain else 0.0
+        return check_seconds(drain, "drain", zero=True)
 
-    def _join(self, source: str | ObjectStore | Source | Consumer) -> bool:
+    def _join(self, source: StoreUrl | Source | Consumer) -> bool:
         """Open a source and let it take part, unless the runtime is about to end."""
         if self._state != "running":
             return False
@@ -286,7 +290,7 @@ class Runtime:
             if not self._clock.wait_until(self._pipeline.changed, deadline):
                 return
 
-    def _let_go(self, source: str | ObjectStore | Source | Consumer, readings: list[Reading]) -> None:
+    def _let_go(self, source: StoreUrl | Source | Consumer, readings: list[Reading]) -> None:
         if isinstance(source, Consumer):
             return  # the caller's
         for reading in readings:
@@ -296,8 +300,8 @@ class Runtime:
                 _log.warning("%s: letting go failed: %s", reading.url, error)
 
 
-def _name(source: str | ObjectStore | Source | Consumer) -> str:
-    return source if isinstance(source, str) else str(source.url)
+def _name(source: StoreUrl | Source | Consumer) -> str:
+    return str(source.url) if isinstance(source, ObjectStore | Source | Consumer) else str(source)
 
 
 def _describe(reading: Reading) -> SourceStatus:

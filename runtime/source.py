@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.errors import ForebayError, InvalidInput
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.options import seal, unseal
 from forebay.buffer.topic import Topic, buffers_at
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Source:
     """A buffer, a topic or some of a topic's partitions, to be opened by the runtime and closed by it."""
 
-    url: str | ObjectStore
+    url: StoreUrl
     """Such as `s3://lake/clicks`, or its store if it is open already."""
     group: str | None = None
     """A named reader. None is the unnamed consumer, which cannot combine batches."""
@@ -40,7 +40,7 @@ class Source:
         return _unpickle, (self.url, self.group, self.from_, self.partitions, options)
 
 
-def _unpickle(url: str | ObjectStore, *rest: Any) -> Source:
+def _unpickle(url: StoreUrl, *rest: Any) -> Source:
     group, from_, partitions, sealed = rest
     return Source(url, group, from_, partitions, None if sealed is None else unseal(sealed))
 

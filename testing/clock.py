@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from threading import Condition, Lock
 
+from forebay.buffer.clock import wait_on
+
 
 class ManualClock:
     """Time under a test's control: `advance` moves it and wakes whoever waited for that moment.
@@ -49,7 +51,7 @@ class ManualClock:
     def wait_until(self, condition: Condition, deadline: float | None) -> bool:
         """Wait until notified, or until `advance` reaches `deadline`."""
         if deadline is None:
-            condition.wait()
+            wait_on(condition)
             return True
         waiter = (deadline, condition)
         with self._lock:
@@ -58,7 +60,7 @@ class ManualClock:
             self._waiters.append(waiter)
         try:
             # advance() notifies under the condition's lock, which is ours until wait() lets go: no wake-up is missed.
-            condition.wait()
+            wait_on(condition)
         finally:
             with self._lock:
                 self._waiters.remove(waiter)

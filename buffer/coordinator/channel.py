@@ -6,6 +6,7 @@ import math
 from threading import current_thread
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from forebay.buffer.checks import check_timeout
 from forebay.buffer.coordinator.errors import fresh
 from forebay.buffer.coordinator.handle import WriteHandle
 from forebay.buffer.errors import Backpressure, InvalidInput, Timeout
@@ -69,6 +70,8 @@ class WriteChannel(Generic[WriteT, ResultT]):
             Timeout: there was no room in that time; the write is in its `write`.
             Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
         """
+        if timeout is not None:
+            check_timeout(timeout)
         state = self.state
         handle: WriteHandle[ResultT] = WriteHandle(write, self, state, cost)
         with state.lock:
@@ -102,7 +105,7 @@ class WriteChannel(Generic[WriteT, ResultT]):
         # What is held may be sitting in a delta that no size or interval will flush soon.
         self.state.room_wanted = True
         self.state.wake_apply()
-        self.state.commit_ready.notify()
+        self.state.commit_ready.notify_all()  # as in `wake_apply`
 
     def _wait_for_room(self, write: WriteT, timeout: float | None, cost: int) -> None:
         state = self.state
@@ -121,15 +124,15 @@ class WriteChannel(Generic[WriteT, ResultT]):
             return
         # The place in the channel is kept while the cost bound is waited for, so that neither wait starts over.
         place = object()
-        state.cost_line.append(place)
         self.accepted += 1
         try:
+            state.cost_line.append(place)
             while state.cost_line[0] is not place or (state.held_cost and state.held_cost + cost > self._max_cost):
                 self._want_room()
                 sleep()
         finally:
             self.accepted -= 1
-            state.cost_line.remove(place)
+            state.cost_line.remove(place)  # an interrupt comes after a call, so it is there
             state.room.notify_all()
 
     def _refuse(self) -> None:

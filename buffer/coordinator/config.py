@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
+from forebay.buffer.checks import check_seconds
 from forebay.buffer.coordinator.delta import Durability
 from forebay.buffer.errors import InvalidInput
 
@@ -39,6 +39,5 @@ class CoordinatorConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidInput(f"{name} must be at least 1, not {value}")
-        interval = self.flush_interval
-        if interval is not None and not (interval > 0 and math.isfinite(interval)):
-            raise InvalidInput(f"flush_interval must be a positive number of seconds, not {interval}")
+        if self.flush_interval is not None:
+            check_seconds(self.flush_interval, "flush_interval")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from forebay.buffer.checks import check_timeout
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.coordinator.applier import Applier
 from forebay.buffer.coordinator.channel import WriteChannel
@@ -99,9 +101,10 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
 
     def _start(self) -> None:
         if not self._started:
-            self._started = True
             for thread in self._threads:
-                thread.start()
+                with suppress(RuntimeError):  # it was started before an interrupt ended an earlier call
+                    thread.start()
+            self._started = True
 
     def channel(self, name: str = "default") -> WriteChannel[WriteT, ResultT]:
         """The way in of that name.
@@ -189,6 +192,7 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             ForebayError: what rejected one of the last deltas, or what stopped the coordinator; one call raises it.
         """
         state = self._state
+        check_timeout(timeout)
         deadline = None if timeout is None else state.clock.monotonic() + timeout
         with state.lock:
             self._begin_stop()
@@ -201,27 +205,33 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             problem: BaseException | bool = state.failure if state.failure is not None else False
             if problem is False and self._last_flush is not None:
                 problem = self._last_flush.standing(self._last_flush.final_level)
-            told, self._told = self._told, True
         # After a failure a thread may be stuck in the flusher for as long as the store pleases.
         if state.failure is None and self._started:
             for thread in self._threads:
                 thread.join()
-        if isinstance(problem, BaseException) and not told:
-            raise fresh(problem)
+        if isinstance(problem, BaseException):
+            error = fresh(problem)
+            with state.lock:
+                # Last, so that an interrupt of this call leaves the error to the next one.
+                if not self._told:
+                    self._told = True
+                    raise error
 
     def _begin_stop(self) -> None:
         state = self._state
-        if state.stopping or state.failure is not None:
+        if state.ended or state.failure is not None:
             return
-        for channel in self._channels.values():
-            channel.unpark()
-        if not self._started and not state.pending:
-            state.stopping = True
-            state.end()
-            return
-        self._last_flush = FlushHandle(state, self._config.durable_flushes)
-        state.pending.append(self._last_flush)
-        state.stopping = True
+        if not state.stopping:
+            for channel in self._channels.values():
+                channel.unpark()
+            if not self._started and not state.pending:
+                state.stopping = True
+                state.end()
+                return
+            self._last_flush = FlushHandle(state, self._config.durable_flushes)
+            state.stopping = True  # before the call: after an interrupt of it, nobody appends another flush
+            state.pending.append(self._last_flush)
+        # Every call does this: an interrupt may have ended the first one before it did.
         state.room.notify_all()
         self._start()
         state.wake_apply()

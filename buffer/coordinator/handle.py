@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from forebay.buffer.checks import check_timeout
 from forebay.buffer.coordinator.delta import Durability
 from forebay.buffer.coordinator.errors import ApplyFailed, fresh
 from forebay.buffer.coordinator.record import Watcher
@@ -77,6 +78,8 @@ class Handle(Generic[ResultT]):  # no ABC: a struct has a metaclass of its own
             Closed: the coordinator was stopped before it was reached.
             ForebayError: what kept the write's delta from the level, or what stopped the coordinator.
         """
+        if timeout is not None:
+            check_timeout(timeout)
         level = durability or self.final_level
         standing = self.standing(level)
         if standing is not True:

@@ -158,7 +158,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         while self._written and not self._committing and not self._written[0].needs_storage:
             self._pass(self._written.popleft(), Durability.DURABLE)
         if self._storage_due or self._last:
-            self._state.commit_ready.notify()
+            self._state.commit_ready.notify_all()
         if self._state.room_wanted:
             self._state.wake_apply()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from threading import Lock
+    from threading import RLock
 
     from forebay.buffer.coordinator.handle import Handle
 
@@ -58,7 +58,7 @@ class DeltaRecord:
         self.watchers: list[Watcher] = []
         self.changed: Condition | None = None
 
-    def condition(self, lock: Lock) -> Condition:
+    def condition(self, lock: RLock) -> Condition:
         """The condition to wait on for this delta; most deltas never need one."""
         if self.changed is None:
             self.changed = Condition(lock)

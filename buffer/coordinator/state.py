@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from threading import Condition, Lock
+from threading import Condition, RLock
 from typing import TYPE_CHECKING, Any
 
 from forebay.buffer.coordinator.delta import Durability
@@ -33,7 +33,7 @@ class CoordinatorState:
         self.config = config
         self.clock = clock
         self.board = board
-        self.lock = Lock()
+        self.lock = RLock()  # which knows its owner: see `wait_on`
         self.work = Condition(self.lock)
         """The apply thread sleeps here; `idle` says that it does, so that most writes need not notify it."""
         self.idle = False
@@ -87,8 +87,10 @@ class CoordinatorState:
     def wake_apply(self) -> None:
         """Let the apply thread look again, if it sleeps."""
         if self.idle:
+            # In this order: after an interrupt in between, the next one to come notifies it again. And all: an
+            # interrupted notify() may leave a waiter behind that nobody waits by, and the next one would choose that.
+            self.work.notify_all()
             self.idle = False
-            self.work.notify()
 
     def release_cost(self, cost: int) -> None:
         """Make room under the cost bound."""

@@ -8,6 +8,7 @@ from threading import Condition
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakSet
 
+from forebay.buffer.checks import check_timeout
 from forebay.buffer.coordinator.delta import Stamped
 from forebay.buffer.coordinator.errors import MessagesLost, fresh
 from forebay.buffer.errors import Closed, Timeout
@@ -101,6 +102,7 @@ class ViewSubscription(Generic[ReaderT, ReceiptT]):
             Closed: there will be no more. If an error stopped the coordinator, it is raised instead.
         """
         clock = self._state.clock
+        check_timeout(timeout)
         deadline = None if timeout is None else clock.monotonic() + timeout
         with self._state.lock:
             while not self._waiting:

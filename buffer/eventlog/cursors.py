@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from forebay.buffer.checks import Whole  # noqa: TC001 - msgspec reads the annotations
 from forebay.buffer.errors import Corrupt
 from forebay.buffer.eventlog.names import safe_name
 from forebay.buffer.manifest.topic import partition_name
@@ -21,9 +22,9 @@ class _Cursor(Struct, frozen=True):
     """One state of a cursor."""
 
     consumer: str
-    at: int | None
+    at: Whole | None
     """The last offset that the consumer is done with."""
-    number: int
+    number: Whole
     """Grows with every write, so that no two states are the same bytes."""
     write_id: str
     """Random: known beforehand to the one who made this write alone."""

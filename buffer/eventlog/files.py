@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -17,9 +17,9 @@ from forebay.buffer.eventlog.backend import Backend, Bounds
 from forebay.buffer.eventlog.cursors import Cursors
 from forebay.buffer.eventlog.lines import LinesFile
 from forebay.buffer.eventlog.model import CompactReport
-from forebay.buffer.manifest.topic import partition_name
+from forebay.buffer.manifest.topic import MAX_PARTITIONS, partition_name
 from forebay.buffer.reread import read_sound
-from forebay.buffer.store.file import FileStore
+from forebay.buffer.store.file import LOCK_SECONDS, FileStore, wait_for_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 class _Topic(msgspec.Struct, frozen=True):
     """What `topic.json` says."""
 
-    partitions: int
+    partitions: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTITIONS)]
 
 
 class _TopicFolder:
     """A topic's files, and the lock that keeps processes and threads from changing them at the same time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
+        self._clock = clock
         self._threads = Lock()
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._identity = os.fstat(self._fd)
@@ -57,7 +58,7 @@ class _TopicFolder:
         with self._threads:
             if self._fd < 0:
                 raise Closed(f"file://{self._path} was closed by another thread")
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            wait_for_lock(self._fd, self._path, LOCK_SECONDS, self._clock)
             try:
                 yield
             finally:
@@ -201,7 +202,7 @@ class FilesBackend(Backend):
                 folder = None
             if folder is None:
                 try:
-                    folder = self._folders[topic] = _TopicFolder(self._root / topic)
+                    folder = self._folders[topic] = _TopicFolder(self._root / topic, self._clock)
                 except FileNotFoundError:
                     self._folders.pop(topic, None)
             return folder

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Struct
 
+from forebay.buffer.checks import Whole  # noqa: TC001 - msgspec reads the annotation
 from forebay.buffer.checksum import crc32c
 from forebay.buffer.errors import Corrupt, Unavailable, Unknown
 from forebay.buffer.eventlog.backend import Bounds
@@ -41,7 +42,7 @@ class _Header(Struct, frozen=True):
 
     forebay: str
     version: int
-    first: int
+    first: Whole
 
 
 class LinesFile:

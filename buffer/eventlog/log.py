@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from forebay.buffer import metrics
 from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock
-from forebay.buffer.closing import Closing
+from forebay.buffer.closing import Closing, shows_unopened
 from forebay.buffer.errors import Closed, InvalidInput
 from forebay.buffer.eventlog.model import CompactReport, Description, decode_record, encode_event
 from forebay.buffer.eventlog.names import check_consumer, check_topic
@@ -219,6 +219,7 @@ class EventLog(Closing):
             self._backend.changes.notify()
             self._backend.close()
 
+    @shows_unopened
     def __repr__(self) -> str:
         return f"<EventLog {self.url}{', closed' if self._closed else ''}>"
 

@@ -13,8 +13,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from forebay.buffer import metrics
-from forebay.buffer.checks import check_whole
-from forebay.buffer.closing import Closing
+from forebay.buffer.checks import check_timeout, check_whole
+from forebay.buffer.closing import Closing, shows_unopened
 from forebay.buffer.errors import Closed, ForebayError, InvalidInput
 from forebay.buffer.eventlog.model import Lagged, decode_record
 from forebay.buffer.polling import POLL_FLOOR
@@ -142,6 +142,7 @@ class Subscription(Closing):
             Lagged: more than `depth` events wait in one partition, beyond what was there when it was assigned.
             ForebayError: the log could not be read.
         """
+        check_timeout(timeout)
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         while (record := self._pop()) is None and self._fill(deadline):
             pass
@@ -174,6 +175,7 @@ class Subscription(Closing):
             await asyncio.to_thread(self._fill, self._clock.monotonic() + _ASYNC_LOOK_SECONDS)
         return record
 
+    @shows_unopened
     def __repr__(self) -> str:
         return f"<Subscription to {self._topic} of {self._backend.url}, partitions {sorted(self._following.places)}>"
 

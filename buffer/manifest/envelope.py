@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from forebay.buffer.checksum import crc32c
-from forebay.buffer.errors import Corrupt
+from forebay.buffer.errors import Corrupt, InvalidInput
 
 VERSION: Final = 2
 _TRAILER: Final = struct.Struct("<IH")
@@ -18,8 +18,15 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def pack(value: msgspec.Struct) -> bytes:
-    """Return the object's bytes."""
-    body = _encoder.encode(value)
+    """Return the object's bytes.
+
+    Raises:
+        InvalidInput: a number in it is too large to be stored.
+    """
+    try:
+        body = _encoder.encode(value)
+    except OverflowError as error:
+        raise InvalidInput(f"a {type(value).__name__.lower()} holds a number too large to be stored") from error
     return body + _TRAILER.pack(crc32c(body), VERSION)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.buffer.checks import check_name
+from forebay.buffer.checks import MOST, Signed, Whole, check_name
 from forebay.buffer.errors import Backpressure, Corrupt, Fenced, InvalidInput, Trimmed, Unsupported
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.model import BatchDescriptor, NewBatch
@@ -40,7 +40,7 @@ _BUCKETS_AT_ONCE: Final = 4
 """Maximum number of buckets that one append seals: a read and a write each."""
 _SEAL_TURNS: Final = 3
 """How many writers wait for their own turn to seal; all others wait for this many turns."""
-MAX_NUMBER: Final = 2**62
+MAX_NUMBER: Final = MOST
 """No count in a head comes near it; what claims to could not be counted on."""
 SEALED_WRITERS: Final = "sealed-writers"
 REFERENCE_FLOOR: Final = "reference-floor"
@@ -54,17 +54,17 @@ class Ref(Struct, frozen=True, array_like=True):
 
     name: str
     """The ULID that the object is named by."""
-    level: int
-    first_sequence: int
-    count: int
-    first_record: int | None
+    level: Whole
+    first_sequence: Whole
+    count: Whole
+    first_record: Whole | None
     """None if the records before it were never counted (they come from version 1)."""
-    object_bytes: int
+    object_bytes: Whole
     """Of all its batches."""
     lowest: str
     """The smallest ULID of anything reachable through it, itself included."""
-    first_time_ms: int | None
-    last_time_ms: int | None
+    first_time_ms: Signed | None
+    last_time_ms: Signed | None
     highest: str | None = None
     """The largest ULID of anything reachable through it, itself included; None if an older release made it."""
 
@@ -82,9 +82,9 @@ class Node(Struct, frozen=True, array_like=True, tag="node"):
     """A sealed object: entries at level 0, references above."""
 
     buffer_id: str
-    level: int
-    first_sequence: int
-    first_record: int | None
+    level: Whole
+    first_sequence: Whole
+    first_record: Whole | None
     entries: tuple[NewBatch, ...]
     refs: tuple[Ref, ...]
 
@@ -132,7 +132,7 @@ class Owner(Struct, frozen=True, array_like=True):
     epoch: int
     claim_id: str
     """Random; only the process that made the claim knows it."""
-    acked: int | None
+    acked: Whole | None
     """The highest sequence up to which all is acknowledged; None if nothing is."""
 
 
@@ -141,7 +141,7 @@ class Group(Struct, frozen=True, array_like=True):
 
     generation: str
     """Of this name's present life: random, known beforehand to the one who made it alone."""
-    start: int
+    start: Whole
     """The first sequence it reads."""
 
 
@@ -152,18 +152,18 @@ class Hold(Struct, frozen=True, array_like=True):
     its holder matters.
     """
 
-    first_sequence: int | None
+    first_sequence: Whole | None
     """The lowest sequence still needed; None if it holds uploads alone."""
     floor: str | None
     """The lowest ULID of uploads that are not listed yet; None if it holds entries alone."""
-    expires_ms: int
+    expires_ms: Signed
     """Only of holds that an older release took (`ttl_ms` is 0): when it expires. 0 in all others."""
     purpose: str
-    ttl_ms: int = 0
+    ttl_ms: Whole = 0
     """How long it lives without a renewal. 0 if an older release took it."""
-    renewals: int = 0
+    renewals: Whole = 0
     """Raised by one with every renewal; never goes down."""
-    stamp_ms: int | None = None
+    stamp_ms: Signed | None = None
     """The store's time when a collector first saw this value of `renewals`; None if none has seen it yet."""
 
     def renew(self, ttl_ms: int) -> Hold:
@@ -189,9 +189,9 @@ class Hold(Struct, frozen=True, array_like=True):
 class Writer(Struct, frozen=True, array_like=True):
     """How far a writer has come."""
 
-    number: int
+    number: Whole
     """Of its last append."""
-    revision: int
+    revision: Whole
     """The head's revision at that append: the least recent writer is forgotten, or sealed, first."""
     sealed: bool = False
     """Whether its bucket has its name, too."""
@@ -202,7 +202,7 @@ class Bucket(Struct, frozen=True, array_like=True):
 
     name: str
     """The ULID that the object is named by."""
-    count: int
+    count: Whole
     """How many writers it holds."""
 
 
@@ -210,8 +210,8 @@ class WriterNode(Struct, frozen=True, array_like=True, tag="writers"):
     """A sealed object: lasting writers of one bucket and the numbers of their last appends."""
 
     buffer_id: str
-    bucket: int
-    numbers: dict[str, int]
+    bucket: Whole
+    numbers: dict[str, Whole]
 
 
 class Head(Struct, frozen=True, array_like=True, tag="head"):
@@ -639,7 +639,6 @@ def read_head(data: bytes | memoryview, location: str) -> Head:
         raise Corrupt(f"{location}: it retains from {head.first_sequence}, but lists from {at} to {head.next_sequence}")
     _check_chain(head.refs, at, head.tail_start, location)
     _check_names(head, location)
-    _check_holds(head, location)
     return head
 
 
@@ -698,14 +697,6 @@ def _check_names(head: Head, location: str) -> None:
     for number, bucket in head.writer_buckets.items():
         if not 0 <= number < WRITER_BUCKETS or not is_ulid(bucket.name):
             raise Corrupt(f"{location}: bucket {number} of its writers refers to {bucket.name!r}, which cannot be")
-
-
-def _check_holds(head: Head, location: str) -> None:
-    """Raise `Corrupt` if a hold has numbers that could not be counted on."""
-    for hold_id, hold in head.holds.items():
-        numbers = (hold.ttl_ms, hold.renewals, hold.stamp_ms or 0)
-        if min(numbers[:2]) < 0 or max(map(abs, numbers)) > MAX_NUMBER:
-            raise Corrupt(f"{location}: the time to live, counter and stamp {numbers} of hold {hold_id} cannot be")
 
 
 def _check_chain(refs: tuple[Ref, ...], start: int, end: int, location: str) -> None:

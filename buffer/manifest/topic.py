@@ -10,6 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from forebay.buffer.checks import Whole  # noqa: TC001 - msgspec reads the annotation
 from forebay.buffer.errors import Corrupt, InvalidInput, Unsupported
 from forebay.buffer.manifest.envelope import pack, unpack
 
@@ -27,7 +28,7 @@ class TopicRecord(Struct, frozen=True, array_like=True, tag="topic"):
 
     topic_id: str
     """Random, made once."""
-    number: int = 1
+    number: Whole = 1
     """Grows with every write, so that no two states are the same bytes."""
     required_features: tuple[str, ...] = ()
     partitions: int = 0

@@ -12,7 +12,7 @@ from forebay.buffer.store.base import (
     Outcome,
     StoredObject,
 )
-from forebay.buffer.store.open import open_store
+from forebay.buffer.store.open import StoreUrl, open_store
 
 __all__ = [
     "Applied",
@@ -22,6 +22,7 @@ __all__ = [
     "ObjectInfo",
     "ObjectStore",
     "Outcome",
+    "StoreUrl",
     "StoredObject",
     "open_store",
 ]

@@ -7,13 +7,23 @@ are made here, from the status and the store's error code: a library's own text 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING
 
 from forebay.buffer.errors import Denied, ForebayError, InvalidInput, NotFound, Unavailable, Unsupported
 from forebay.buffer.store.base import InDoubt, NotApplied
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _NO_OBJECT = frozenset({"NoSuchKey", "BlobNotFound"})
 NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
 """Codes that say that the bucket itself is missing."""
+BROKEN_CLIENT = "BrokenClient"
+"""The client library failed by itself, as libraries of versions that do not fit together do."""
+SHAKEN_CLIENT = "ShakenClient"
+"""As `BROKEN_CLIENT`, but a lost connection may have done it: it is worth another attempt."""
+_PROGRAMMING_ERRORS = (TypeError, ImportError, NameError, SyntaxError, NotImplementedError, AssertionError)
 _EXISTS = frozenset({"BlobAlreadyExists"})
 _BAD_CREDENTIALS = frozenset(
     {
@@ -54,7 +64,7 @@ class Failure:
     def transient(self) -> bool:
         """Whether the same request may succeed a moment later."""
         if self.status is None:
-            return self.code != "NoCredentials"
+            return self.code not in {"NoCredentials", BROKEN_CLIENT}
         return self.status in {408, 409, 429} or (self.status >= 500 and self.status != 501) or self.code in _SLOW
 
     @property
@@ -92,6 +102,32 @@ def parse_retry_after(header: str | None) -> float:
     return min(float(header.strip()), _MOST_RETRY_AFTER_SECONDS)
 
 
+def broken_client(error: Exception, told: str, packages: Sequence[str], *, sent: bool) -> tuple[str, str] | None:
+    """Return code and detail if an error is the client library's own and says nothing of the store; else None.
+
+    Args:
+        error: what the library raised.
+        told: its text, free of secrets.
+        packages: whose versions to name.
+        sent: whether the request may have been on its way: aiohttp raises AttributeError when a connection is lost.
+    """
+    if not isinstance(error, (*_PROGRAMMING_ERRORS, AttributeError)):
+        return None
+    code = SHAKEN_CLIENT if sent and isinstance(error, AttributeError) else BROKEN_CLIENT
+    found = ", ".join(f"{name} {_version(name)}" for name in packages)
+    return code, (
+        f"{type(error).__name__}: {told}; the client libraries failed by themselves and may not fit together: check "
+        f"the versions of {found}"
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
 def row_failure(code: str, message: str) -> Failure:
     """The failure of one key in the answer to a bulk delete, where a code stands in for the status."""
     status = {"AccessDenied": 403, "InternalError": 500, "ServiceUnavailable": 503, "SlowDown": 503}.get(code, 400)
@@ -126,6 +162,8 @@ def _error_without_answer(failure: Failure, place: str) -> ForebayError | None:
             f"{place}: no credentials ({failure.detail}); pass key and secret in storage_options, set them in the "
             "environment, or pass anon=True for a public bucket"
         )
+    if failure.code in {BROKEN_CLIENT, SHAKEN_CLIENT}:
+        return Unsupported(f"{place}: {failure.detail}")
     if failure.never_sent:
         return Unavailable(f"{place}: could not connect ({failure}); check endpoint_url, region, network and TLS")
     if failure.status is None:

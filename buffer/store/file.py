@@ -7,6 +7,9 @@
 - The version is the file's modification time, size and inode. Two versions that follow each other differ in inode,
   since both files exist at the moment of the rename; inodes are reused, so the time is made to grow with every write.
 
+- An object is a regular file. Symbolic links below the store's folder are not followed, and pipes, sockets and devices
+  are not opened: whoever may write to the folder could otherwise lead a collector out of it, or hang a reader.
+
 `flock` over a network file system is as good as that file system: use this store on a local disk.
 """
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat as modes
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +26,10 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from forebay.buffer.clock import system_random
-from forebay.buffer.errors import Denied, InvalidInput, NotFound, StoreError, Unavailable, Unknown
+from forebay.buffer.backoff import full_jitter
+from forebay.buffer.checks import check_seconds
+from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.errors import Denied, InvalidInput, NotFound, StoreError, Unavailable, Unknown, Unsupported
 from forebay.buffer.store.base import (
     Applied,
     Data,
@@ -41,6 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from io import FileIO
 
+    from forebay.buffer.clock import Clock
+
 _RESERVED = ".forebay-"
 _LOCK_NAME = _RESERVED + "lock"
 _MAX_NAME_BYTES = 255
@@ -49,14 +57,35 @@ _LEFTOVER_AGE_NS = 3600 * 10**9
 """No write takes so long: a temporary file older than that has lost its writer."""
 
 
+LOCK_SECONDS = 60.0
+"""How long a write waits for a lock. Forebay holds one for a rename, so another program has it by then."""
+_LOCK_PAUSE = 0.0005
+_LONGEST_LOCK_PAUSE = 0.02
+_RESCUE_PAUSE_SECONDS = 60.0
+"""Least time between two searches of a full disk for what killed processes left."""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_LATER_TIMES = 20
+"""Attempts to give a file a later time, each by ten times as much: the last is centuries."""
+
+
+class _NotAnObjectError(Exception):
+    """Something stands at an object's place that is not a regular file."""
+
+
 class _FolderNotSyncedError(Exception):
     """The rename was made, but the folder that holds it could not be synced."""
 
 
 class FileStore(ObjectStore):
-    """Files below one folder, which is made by the first write."""
+    """Files below one folder, which is made by the first write.
 
-    def __init__(self, url: str) -> None:
+    Args:
+        url: `file:///absolute/path`.
+        lock_seconds: how long a write waits while another program holds the lock of its folder.
+        clock: what that is measured by.
+    """
+
+    def __init__(self, url: str, *, lock_seconds: float = LOCK_SECONDS, clock: Clock | None = None) -> None:
         parts = urlsplit(url)
         path = unquote(parts.path)
         if parts.netloc not in {"", "localhost"} or not path.startswith("/"):
@@ -64,6 +93,9 @@ class FileStore(ObjectStore):
         self.url = url.rstrip("/")
         self._root = Path(path)
         self._swept: set[Path] = set()
+        self._lock_seconds = check_seconds(lock_seconds, "lock_seconds")
+        self._clock = clock or SystemClock()
+        self._rescued_at: float | None = None
 
     def __reduce__(self) -> tuple[type[FileStore], tuple[str]]:
         return FileStore, (self.url,)
@@ -83,7 +115,7 @@ class FileStore(ObjectStore):
         path = self._path(key)
         with self._typed_errors(key):
             try:
-                with path.open("rb", buffering=0) as file:
+                with _open_object(path) as file:
                     stat = os.fstat(file.fileno())
                     version = _version(stat)
                     return None if version == unless else StoredObject(_read_all(file, stat.st_size), version)
@@ -95,7 +127,7 @@ class FileStore(ObjectStore):
         path = self._path(key)
         try:
             with self._typed_errors(key), self._filled(path, data) as temporary:
-                with _locked(path.parent):
+                with self._locked(path.parent):
                     version = _rename_over(temporary, path, _stat(path))
                 _sync_written(path.parent)
         except _FolderNotSyncedError as error:
@@ -111,8 +143,7 @@ class FileStore(ObjectStore):
                 try:
                     os.link(temporary, path)  # fails if the name is taken, so it needs no lock
                 except FileExistsError:
-                    if path.is_dir():
-                        raise IsADirectoryError from None
+                    _stat(path)  # raises where it is no object
                     return NotApplied("it exists")
                 _sync_written(path.parent)
         except _FolderNotSyncedError as error:
@@ -126,7 +157,7 @@ class FileStore(ObjectStore):
             return NotApplied("it does not exist")
         try:
             with self._typed_errors(key), self._filled(path, data) as temporary:
-                with _locked(path.parent):
+                with self._locked(path.parent):
                     now = _stat(path)
                     if now is None:
                         return NotApplied("it does not exist")
@@ -142,14 +173,15 @@ class FileStore(ObjectStore):
         """Yield the files whose keys start with `prefix`, one folder at a time, in the keys' UTF-8 order."""
         check_prefix(prefix)
         folder = prefix.rpartition("/")[0]
+        with self._typed_errors(folder):
+            self._check_folders(self._root / folder / "any")
         yield from self._walk(f"{folder}/" if folder else "", prefix.encode(), start_after.encode())
 
     def _walk(self, folder: str, prefix: bytes, start_after: bytes) -> Iterator[ObjectInfo]:
         with self._typed_errors(folder):
             try:
                 with os.scandir(self._root / folder) as found:
-                    # A folder sorts as its keys do: with the slash that follows its name.
-                    names = sorted((e.name + "/" if e.is_dir() else e.name).encode() for e in found if _is_utf8(e.name))
+                    names = sorted(_listed_name(entry).encode() for entry in found if _may_list(entry))
             except (FileNotFoundError, NotADirectoryError):
                 return
         for name in names:
@@ -159,28 +191,45 @@ class FileStore(ObjectStore):
                 if within and (key >= start_after or start_after.startswith(key)):
                     yield from self._walk(key.decode(), prefix, start_after)
             elif key.startswith(prefix) and key > start_after and not name.startswith(_RESERVED.encode()):
-                stat = _stat(self._root / key.decode())
-                if stat is not None:
+                with suppress(FileNotFoundError):
+                    stat = (self._root / key.decode()).lstat()
                     yield ObjectInfo(key.decode(), stat.st_size, stat.st_mtime_ns // 1_000_000)
 
     def delete(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
         """Delete files, and return the failures by key."""
-        paths = {key: self._path(key) for key in keys}  # all checked before anything is deleted
+        paths = {key: self._named(key) for key in keys}  # all checked before anything is deleted
         failures: dict[str, StoreError] = {}
         folders = set()
         for key, path in paths.items():
             try:
                 with self._typed_errors(key), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                    self._check_folders(path)
                     path.unlink()
                     folders.add(path.parent)
             except StoreError as error:
                 failures[key] = error
+            except Unsupported as error:
+                failures[key] = Unavailable(str(error))
         for folder in folders:
             with suppress(OSError):  # a deletion that a crash undoes is swept again
                 _sync_folder(folder)
         return failures
 
     def _path(self, key: str) -> Path:
+        path = self._named(key)
+        with self._typed_errors(key):
+            self._check_folders(path)
+        return path
+
+    def _check_folders(self, path: Path) -> None:
+        """Raise if the way from the store's folder to a file leads through a symbolic link."""
+        for folder in path.parents:
+            if folder == self._root:
+                return
+            if folder.is_symlink():
+                raise _NotAnObjectError(f"{folder} is a symbolic link, which is not followed")
+
+    def _named(self, key: str) -> Path:
         names = check_key(key).split("/")
         for name in names:
             if len(name.encode()) > _MAX_NAME_BYTES:
@@ -195,6 +244,23 @@ class FileStore(ObjectStore):
     def _filled(self, path: Path, data: Data) -> Iterator[Path]:
         """A synced temporary file beside `path`, gone again unless it was renamed."""
         _make_folder(path.parent)
+        temporary = self._write_temporary(path, data)
+        try:
+            self._sweep_leftovers(temporary)
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _write_temporary(self, path: Path, data: Data) -> Path:
+        """Write a synced temporary file; on a full disk, again if leftovers of killed processes could be removed."""
+        try:
+            return self._write_once(path, data)
+        except OSError as error:
+            if error.errno not in _FULL or not self._free_space(path.parent):
+                raise
+        return self._write_once(path, data)
+
+    def _write_once(self, path: Path, data: Data) -> Path:
         temporary = path.parent / f"{_RESERVED}tmp-{os.getpid()}-{system_random().getrandbits(64):016x}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
@@ -203,10 +269,25 @@ class FileStore(ObjectStore):
                 while rest:  # one write call moves at most 2 GiB
                     rest = rest[file.write(rest) :]
                 os.fsync(file.fileno())
-            self._sweep_leftovers(temporary)
-            yield temporary
-        finally:
+        except BaseException:
             temporary.unlink(missing_ok=True)
+            raise
+        return temporary
+
+    def _free_space(self, written: Path) -> int:
+        """Remove old temporary files from every folder, and return how many; once a minute at most.
+
+        `written` is the folder that a write was just tried in, so its time is the file system's time of now.
+        """
+        now = self._clock.monotonic()
+        if self._rescued_at is not None and now < self._rescued_at + _RESCUE_PAUSE_SECONDS:
+            return 0
+        self._rescued_at = now
+        oldest_ns = written.stat().st_mtime_ns - _LEFTOVER_AGE_NS
+        removed = 0
+        for folder, _folders, names in os.walk(self._root):  # which follows no symbolic links
+            removed += _remove_leftovers([Path(folder, name) for name in names if _is_leftover(name)], oldest_ns)
+        return removed
 
     def _sweep_leftovers(self, fresh: Path) -> None:
         """Remove temporary files that killed processes left, once for each folder; their age is the file system's."""
@@ -214,10 +295,12 @@ class FileStore(ObjectStore):
             return
         self._swept.add(fresh.parent)
         oldest_ns = fresh.stat().st_mtime_ns - _LEFTOVER_AGE_NS
-        for leftover in fresh.parent.glob(f"{_RESERVED}tmp-*"):
-            stat = _stat(leftover)
-            if stat is not None and stat.st_mtime_ns < oldest_ns:
-                leftover.unlink(missing_ok=True)
+        _remove_leftovers(list(fresh.parent.glob(f"{_RESERVED}tmp-*")), oldest_ns)
+
+    @contextmanager
+    def _locked(self, folder: Path) -> Iterator[None]:
+        with _locked(folder, self._lock_seconds, self._clock):
+            yield
 
     @contextmanager
     def _typed_errors(self, key: str) -> Iterator[None]:
@@ -230,10 +313,72 @@ class FileStore(ObjectStore):
             raise InvalidInput(
                 f"{where}: a key cannot be both an object and a folder of objects on a file system"
             ) from error
+        except _NotAnObjectError as error:
+            raise Unsupported(f"{where}: {error}; remove it, or put the objects themselves in its place") from None
         except OSError as error:
-            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            if error.errno in _FULL:
                 raise Unavailable(f"{where}: the disk is full; free some space and try again") from error
             raise Unavailable(f"{where}: {error.strerror or error}") from error
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether a store's error came of a full disk, or of a user's full quota on it."""
+    for _ in range(10):  # a chain of causes is short
+        if error is None:
+            return False
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return True
+        error = error.__cause__
+    return False
+
+
+def _open_object(path: Path) -> FileIO:
+    """Open a regular file to read it; never wait for the other end of a pipe."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in {errno.ELOOP, errno.ENXIO}:  # a symbolic link, a socket
+            raise
+        raise _NotAnObjectError(f"{path} is a symbolic link, a socket or a device, not an object") from None
+    file = open(descriptor, "rb", buffering=0)  # noqa: SIM115, PTH123 - the caller closes it
+    try:
+        _check_regular(path, os.fstat(descriptor))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _check_regular(path: Path, stat: os.stat_result) -> None:
+    if modes.S_ISDIR(stat.st_mode):
+        raise IsADirectoryError
+    if not modes.S_ISREG(stat.st_mode):
+        raise _NotAnObjectError(f"{path} is a symbolic link, a pipe, a socket or a device, not an object")
+
+
+def _may_list(entry: os.DirEntry[str]) -> bool:
+    regular = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+    return regular and _is_utf8(entry.name)
+
+
+def _listed_name(entry: os.DirEntry[str]) -> str:
+    """The name of a file or folder. A folder sorts as its keys do: with the slash that follows its name."""
+    return entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
+
+
+def _is_leftover(name: str) -> bool:
+    return name.startswith(f"{_RESERVED}tmp-")
+
+
+def _remove_leftovers(paths: Iterable[Path], oldest_ns: int) -> int:
+    """Remove the temporary files that were last written before a moment, and return how many."""
+    removed = 0
+    for path in paths:
+        with suppress(FileNotFoundError):
+            if path.lstat().st_mtime_ns < oldest_ns:
+                path.unlink()
+                removed += 1
+    return removed
 
 
 def _read_all(file: FileIO, size: int) -> bytes | memoryview:
@@ -251,10 +396,13 @@ def _read_all(file: FileIO, size: int) -> bytes | memoryview:
 
 
 def _stat(path: Path) -> os.stat_result | None:
+    """Return what is known of an object, or None if there is none."""
     try:
-        return path.stat()
+        stat = path.lstat()
     except FileNotFoundError:
         return None
+    _check_regular(path, stat)
+    return stat
 
 
 def _version(stat: os.stat_result) -> str:
@@ -262,13 +410,13 @@ def _version(stat: os.stat_result) -> str:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path, seconds: float, clock: Clock) -> Iterator[None]:
     # A lock belongs to the open file, so threads of one process exclude each other as processes do. And a child that is
     # forked meanwhile has the same open file: to close ours would not unlock it.
-    descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     _open_locks.add(descriptor)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        wait_for_lock(descriptor, folder / _LOCK_NAME, seconds, clock)
         try:
             yield
         finally:
@@ -276,6 +424,33 @@ def _locked(folder: Path) -> Iterator[None]:
     finally:
         _open_locks.discard(descriptor)
         os.close(descriptor)
+
+
+def wait_for_lock(descriptor: int, path: Path, seconds: float, clock: Clock) -> None:
+    """Lock an open file for this program alone.
+
+    Raises:
+        Unavailable: another program did not let it go in so many seconds.
+    """
+    deadline: float | None = None
+    random = system_random()
+    attempt = 0
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            now = clock.monotonic()
+            if deadline is None:
+                deadline = now + seconds
+            if now >= deadline:
+                raise Unavailable(
+                    f"{path} was locked by another program for {seconds:g} seconds; nothing was written. Find it with "
+                    "`lslocks` or `lsof`, and end it"
+                ) from None
+            clock.sleep(full_jitter(random, attempt, _LOCK_PAUSE, _LONGEST_LOCK_PAUSE))
+            attempt += 1
+        else:
+            return
 
 
 _open_locks: set[int] = set()
@@ -295,6 +470,8 @@ def _rename_over(temporary: Path, path: Path, old: os.stat_result | None) -> str
     """Put the temporary file in the place of `path`, with a later time than it had, and return its version."""
     step_ns = 1
     while old is not None and temporary.stat().st_mtime_ns <= old.st_mtime_ns:
+        if step_ns >= 10**_LATER_TIMES:
+            raise OSError(errno.EIO, f"the file system cannot give a file a later time than {old.st_mtime_ns} ns")
         # The clock went back, or both writes fell into one tick. File systems with coarse times round the step away.
         os.utime(temporary, ns=(old.st_mtime_ns, old.st_mtime_ns + step_ns))
         step_ns *= 10

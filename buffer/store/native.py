@@ -20,7 +20,7 @@ from obstore import store as stores
 
 from forebay.buffer.errors import InvalidInput, Unsupported
 from forebay.buffer.store.base import ObjectInfo, StoredObject
-from forebay.buffer.store.failures import NO_BUCKET, Failure, RequestFailed, row_failure
+from forebay.buffer.store.failures import NO_BUCKET, Failure, RequestFailed, broken_client, row_failure
 from forebay.buffer.store.options import NativeOptions, S3Options, redact
 
 if TYPE_CHECKING:
@@ -212,6 +212,9 @@ class ObstoreClient:
             return Failure(int(row[1])) if row[1].isdigit() else row_failure(row[1], "")
         if "BareRedirect" in debug:
             return Failure(301, "PermanentRedirect", sent_once=sent_once)
+        broken = broken_client(error, redact(str(error), self._options), ("obstore",), sent=True)
+        if broken is not None:
+            return Failure(None, *broken, sent_once=False)
         kind = _KIND.search(debug)
         detail = f"{type(error).__name__}, {kind[1]}" if kind else type(error).__name__
         return Failure(None, "", detail, never_sent=bool(kind and _CONNECTING.search(debug)), sent_once=False)

@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
 from forebay.buffer.errors import InvalidInput, Unsupported
-from forebay.buffer.store.base import check_key
+from forebay.buffer.store.base import ObjectStore, check_key
 from forebay.buffer.store.file import FileStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.store.options import NativeOptions, S3Options, parse_s3_options, unseal
 from forebay.buffer.store.remote import RemoteStore
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from forebay.buffer.store.base import ObjectStore
     from forebay.buffer.store.remote import ObjectClient
 
 _SCHEMES = "memory://name, file:///folder, s3://bucket/folder, gs://bucket/folder, az://container/folder"
 
 
-def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
+StoreUrl: TypeAlias = str | os.PathLike[str] | ObjectStore
+"""Where objects are: a URL, a local folder as a `pathlib.Path`, or a store that is open already."""
+
+
+def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
     """Return the store at a URL. Nothing is sent yet: the first call finds out whether it can be reached.
+
+    Args:
+        url: such as `s3://bucket/folder`. A `pathlib.Path` is a local folder, the same as its `file://` URL.
+        storage_options: credentials, endpoint and client of the store.
 
     Raises:
         InvalidInput: the URL or an option is wrong.
         Unsupported: no such scheme, or the library for it is not installed.
     """
     given = dict(storage_options or {})
+    url = _as_url(url)
     scheme, bucket, folder = _split_url(url)
     if scheme in {"memory", "file"}:
         if given:
@@ -50,20 +61,48 @@ def _make_client(scheme: str, url: str, bucket: str, options: S3Options | Native
     # The libraries are extras, and slow to import: loaded when a URL needs them.
     if isinstance(options, S3Options) and options.client == "s3fs":
         _require("s3fs", "s3")
-        from forebay.buffer.store.s3 import S3fsClient  # noqa: PLC0415
+        with _explained("s3fs", "s3"):
+            from forebay.buffer.store.s3 import S3fsClient  # noqa: PLC0415
 
         return S3fsClient(bucket, options)
     _require("obstore", "fast")
-    from forebay.buffer.store.native import ObstoreClient  # noqa: PLC0415
+    with _explained("obstore", "fast"):
+        from forebay.buffer.store.native import ObstoreClient  # noqa: PLC0415
 
     client = ObstoreClient(scheme, bucket, options)
     client.check_config(url)
     return client
 
 
+@contextmanager
+def _explained(module: str, extra: str) -> Iterator[None]:
+    """Raise `Unsupported` for a library that is installed and cannot be loaded."""
+    try:
+        yield
+    except (ImportError, AttributeError, TypeError) as error:
+        raise Unsupported(
+            f"{module} or a library below it cannot be loaded ({type(error).__name__}: {error}); their versions may "
+            f'not fit together: pip install --upgrade "forebay[{extra}]"'
+        ) from error
+
+
 def _require(module: str, extra: str) -> None:
     if importlib.util.find_spec(module) is None:
         raise Unsupported(f'this store needs {module}, which is not installed: pip install "forebay[{extra}]"')
+
+
+def _as_url(url: object) -> str:
+    """Return a URL as it is, and a path as its `file://` URL."""
+    if isinstance(url, str):
+        return url
+    path = os.fspath(url) if isinstance(url, os.PathLike) else None
+    if not isinstance(path, str):
+        raise InvalidInput(f"a store is given as a URL or as a pathlib.Path, not as {type(url).__name__}")
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{path!r} is not valid UTF-8: no file:// URL can name this folder") from None
+    return Path(path).absolute().as_uri()
 
 
 def _split_url(url: str) -> tuple[str, str, str]:

@@ -27,7 +27,7 @@ from botocore.loaders import create_loader
 from fsspec.asyn import get_loop, sync
 
 from forebay.buffer.store.base import ObjectInfo, StoredObject
-from forebay.buffer.store.failures import Failure, RequestFailed, parse_retry_after, row_failure
+from forebay.buffer.store.failures import Failure, RequestFailed, broken_client, parse_retry_after, row_failure
 from forebay.buffer.store.options import redact
 from forebay.buffer.store.remote import MAX_OBJECT_BYTES
 
@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+_PACKAGES = ("s3fs", "fsspec", "aiobotocore", "botocore", "aiohttp")
+_EMPTY_PAGES = 1000
+"""Maximum number of pages without an object in a row, before a listing counts as endless."""
 _CONNECTIONS = 64
 _SENT_AT_ONCE = 256 << 10
 _LARGE = 1 << 20
@@ -277,11 +280,15 @@ class S3fsClient:
     def list_pages(self, prefix: str, start_after: str) -> Iterator[Sequence[ObjectInfo]]:
         """Yield pages of full keys."""
         place = {"StartAfter": start_after} if start_after else {}
+        empty = 0
         while True:
             page, token = self._call(partial(self._list, prefix, place))
             yield page
             if not token:
                 return
+            empty = 0 if page else empty + 1
+            if place.get("ContinuationToken") == token or empty > _EMPTY_PAGES:
+                raise RequestFailed(Failure(200, "", "a listing that does not come to an end"))
             place = {"ContinuationToken": token}
 
     async def _list(self, prefix: str, place: dict[str, str], client: Any) -> tuple[list[ObjectInfo], str | None]:
@@ -310,19 +317,20 @@ class S3fsClient:
 
     def _call(self, request: Callable[[Any], Awaitable[_T]], seconds: float | None = None) -> _T:
         wire = _Wire()
+        connection: _Connection | None = None
         limit = seconds or self._options.connect_timeout + self._options.read_timeout
 
-        async def run() -> _T:
+        async def run(client: Any) -> _T:
             _wire.set(wire)
-            return await request(connection.client)
+            return await request(client)
 
         try:
             connection = self._connect()
-            answer: _T = sync(connection.loop, run, timeout=limit)
+            answer: _T = sync(connection.loop, run, connection.client, timeout=limit)
         except RequestFailed:
             raise
         except Exception as error:  # noqa: BLE001  (whatever it was, the caller needs to know what it means for the write)
-            failure = self._explain(error, wire)
+            failure = self._explain(error, wire, connected=connection is not None)
         else:
             return answer
         raise RequestFailed(failure)
@@ -337,7 +345,7 @@ class S3fsClient:
             self._connection = connection
         return connection
 
-    def _explain(self, error: Exception, wire: _Wire) -> Failure:
+    def _explain(self, error: Exception, wire: _Wire, *, connected: bool) -> Failure:
         if isinstance(error, boto.ClientError):
             told = error.response.get("Error", {})
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
@@ -356,8 +364,13 @@ class S3fsClient:
         if isinstance(error, RecursionError):
             # botocore asks where the bucket is, is redirected, and asks again.
             return Failure(301, "PermanentRedirect", sent_once=False)
+        never_sent = wire.never_sent or not connected
+        broken = broken_client(error, redact(str(error), self._options), _PACKAGES, sent=not never_sent)
+        if broken is not None:
+            code, detail = broken
+            return Failure(None, code, detail, never_sent=never_sent, sent_once=wire.sent_once)
         cause = error.__context__ or error.__cause__
         detail = type(error).__name__ if cause is None else f"{type(error).__name__}, {type(cause).__name__}"
         if isinstance(error, boto.ParamValidationError | ValueError) and not wire.watched:
             return Failure(400, "", redact(f"{detail}: {error}", self._options))
-        return Failure(None, "", detail, never_sent=wire.never_sent, sent_once=wire.sent_once)
+        return Failure(None, "", detail, never_sent=never_sent, sent_once=wire.sent_once)

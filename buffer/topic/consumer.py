@@ -8,11 +8,12 @@ from itertools import islice
 from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
+from forebay.buffer.checks import check_seconds
 from forebay.buffer.clock import SystemClock
-from forebay.buffer.closing import Closing
+from forebay.buffer.closing import Closing, shows_unopened
 from forebay.buffer.consumer import MAX_SKIPS, Consumer
 from forebay.buffer.errors import Closed, Fenced, ForebayError, InvalidInput, NotFound, Timeout
-from forebay.buffer.polling import Arrivals, count_race
+from forebay.buffer.polling import POLL_FLOOR, Arrivals, count_race
 from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic, check_place, in_parallel
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.model import BatchDescriptor
-    from forebay.buffer.store import ObjectStore
+    from forebay.buffer.store import StoreUrl
 
 
 class TopicConsumer(Closing):
@@ -55,9 +56,11 @@ class TopicConsumer(Closing):
         InvalidInput: there is no such partition.
     """
 
+    _INSTEAD = "pass on fetch_handle(), which can be pickled and only fetches, or the URL, and open another one there"
+
     def __init__(
         self,
-        url: str | ObjectStore,
+        url: StoreUrl,
         *,
         group: str | None = None,
         from_: str | datetime = "earliest",
@@ -70,7 +73,7 @@ class TopicConsumer(Closing):
         random: Random | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._max_poll_interval = max_poll_interval
+        self._max_poll_interval = check_seconds(max_poll_interval, "max_poll_interval", least=POLL_FLOOR)
         self._topic = Topic(url, storage_options=storage_options, clock=clock, random=random)
         self.url = self._topic.url
         assigned = range(self._topic.partitions) if partitions is None else sorted(set(partitions))
@@ -253,6 +256,7 @@ class TopicConsumer(Closing):
             self._found.clear()  # it was not handed out, so wherever the jump fails the next look finds it again
             self._each(lambda consumer: consumer.seek(place))
 
+    @shows_unopened
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{len(self._consumers)} of {self._topic.partitions} partitions"
         return f"<TopicConsumer of {self.url}, {state}>"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.manifest.topic import TopicRecord
-    from forebay.buffer.store import ObjectStore
+    from forebay.buffer.store import StoreUrl
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class TopicGroupState:
 
 
 def describe_topic(
-    url: str | ObjectStore, *, storage_options: Mapping[str, Any] | None = None, clock: Clock | None = None
+    url: StoreUrl, *, storage_options: Mapping[str, Any] | None = None, clock: Clock | None = None
 ) -> TopicState:
     """Return a topic's partitions and groups, by a look at every partition's manifest."""
     topic = Topic(url, storage_options=storage_options, clock=clock)
@@ -90,7 +90,7 @@ class TopicGroups:
 
     def __init__(
         self,
-        url: str | ObjectStore,
+        url: StoreUrl,
         *,
         storage_options: Mapping[str, Any] | None = None,
         clock: Clock | None = None,

@@ -13,7 +13,7 @@ from forebay.buffer.errors import InvalidInput, Timeout, Unknown
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.state import check_no_remains
 from forebay.buffer.manifest.topic import MAX_PARTITIONS, TopicRecord, partition_name
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.folder import FolderStore
 from forebay.buffer.topic.topic import Topic, existing, open_record, required
 
@@ -46,7 +46,7 @@ class Growth:
 
 
 def create_topic(
-    url: str | ObjectStore,
+    url: StoreUrl,
     partitions: int,
     *,
     storage_options: Mapping[str, Any] | None = None,
@@ -91,7 +91,7 @@ def create_topic(
 
 
 def add_partitions(
-    url: str | ObjectStore,
+    url: StoreUrl,
     total: int,
     *,
     storage_options: Mapping[str, Any] | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from forebay.buffer.closing import Closing
+from forebay.buffer.closing import Closing, shows_unopened
 from forebay.buffer.errors import ForebayError
 from forebay.buffer.topic.batches import PartitionDescriptor
 from forebay.buffer.topic.topic import in_parallel
@@ -65,6 +65,7 @@ class HeldTopic(Closing):
         if failures:
             raise failures[0]
 
+    @shows_unopened
     def __repr__(self) -> str:
         return f"<HeldTopic {self.url}, {len(self.partitions)} partitions>"
 

@@ -12,8 +12,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from forebay.buffer.batch import DEFAULT_LEVEL
+from forebay.buffer.checks import check_seconds, check_timeout
 from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.closing import AsyncClosing
+from forebay.buffer.closing import AsyncClosing, shows_unopened
 from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, StoreError, Timeout
 from forebay.buffer.filling import check_call
 from forebay.buffer.producer import Producer
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from forebay.buffer.clock import Clock, Random
     from forebay.buffer.coordinator import Durability, FlushHandle, WriteHandle
     from forebay.buffer.filling import Call, Entries
-    from forebay.buffer.store import ObjectStore
+    from forebay.buffer.store import StoreUrl
 
 _log = logging.getLogger("forebay.producer")
 
@@ -65,7 +66,7 @@ class TopicProducer(AsyncClosing):
 
     def __init__(
         self,
-        url: str | ObjectStore,
+        url: StoreUrl,
         *,
         flush_interval: float = 0.1,
         flush_size_bytes: int = 64 << 20,
@@ -80,6 +81,7 @@ class TopicProducer(AsyncClosing):
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
+        check_seconds(flush_interval, "flush_interval")
         self._clock = clock or SystemClock()
         self._random = random or system_random()
         self._topic = Topic(url, storage_options=storage_options, clock=clock, random=random)
@@ -102,7 +104,11 @@ class TopicProducer(AsyncClosing):
         self._max_backlog_bytes = max_backlog_bytes
         self._lock = Lock()
         self._producers: dict[int, Producer] = {}
-        self._entering_bytes = 0
+        self._entering: dict[int, int] = {}
+        """By the id of each call that is on its way into a partition's producer, its memory.
+
+        A call leaves it by one step that no interrupt can divide.
+        """
         self._looked_at = self._turn_began = self._clock.monotonic()
         # Somewhere, so that many producers that start together do not meet at the first partition.
         self._turn = self._random.randrange(self._topic.partitions)
@@ -132,18 +138,21 @@ class TopicProducer(AsyncClosing):
             Backpressure: the partition retains more than `max_backlog_bytes`; the entries are in its `write`.
             Closed: this producer was closed.
         """
+        check_timeout(timeout)
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         call = check_call(entries, metadata, self._clock.now_ms())
         producer = self._choose(call, entries, key)
+        place = id(call)
         try:
-            while not self._take_room(call.memory):
-                self._make_room(deadline)
             try:
-                return producer._channel.write(call, timeout=self._left(deadline), cost=call.memory)
+                while not self._take_room(place, call.memory):
+                    self._make_room(deadline)
+                handle = producer._channel.write(call, timeout=self._left(deadline), cost=call.memory)
             finally:
-                self._give_room_back(call.memory)
+                self._entering.pop(place, None)  # from here on the partition's own producer counts it, or nobody does
         except Timeout as error:
             raise Timeout(str(error), write=entries) from None
+        return handle
 
     def try_produce(self, entries: Entries, metadata: bytes = b"", *, key: bytes | None = None) -> WriteHandle[None]:
         """Queue entries if there is room now, as `produce` does.
@@ -153,16 +162,18 @@ class TopicProducer(AsyncClosing):
         """
         call = check_call(entries, metadata, self._clock.now_ms())
         producer = self._choose(call, entries, key)
-        if not self._take_room(call.memory):
-            raise Backpressure(
-                f"{self.url}: {self.buffered_bytes} bytes of at most {self._max_buffered_bytes} are held", write=entries
-            )
+        place = id(call)
         try:
-            return producer._channel.try_write(call, cost=call.memory)
+            if not self._take_room(place, call.memory):
+                raise Backpressure(
+                    f"{self.url}: {self.buffered_bytes} bytes of at most {self._max_buffered_bytes} are held"
+                )
+            handle = producer._channel.try_write(call, cost=call.memory)
         except Backpressure as error:
             raise Backpressure(str(error), write=entries) from None
         finally:
-            self._give_room_back(call.memory)
+            self._entering.pop(place, None)
+        return handle
 
     def flush(self) -> TopicFlush:
         """Store what is queued without waiting for the interval; the handle is done once all of it is durable."""
@@ -181,6 +192,7 @@ class TopicProducer(AsyncClosing):
         """
         if os.getpid() != self._process:
             return  # the parent's to close
+        check_timeout(timeout)
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         with self._lock:
             self._closed = True
@@ -217,6 +229,7 @@ class TopicProducer(AsyncClosing):
         """About how much memory is held by entries that are not durable yet."""
         return sum(producer.buffered_bytes for producer in list(self._producers.values()))
 
+    @shows_unopened
     def __repr__(self) -> str:
         state = "closed" if self._closed else f"{self.buffered_bytes} bytes buffered"
         return f"<TopicProducer of {self.url}, {state}>"
@@ -271,19 +284,14 @@ class TopicProducer(AsyncClosing):
 
     # How much memory
 
-    def _take_room(self, memory: int) -> bool:
+    def _take_room(self, place: int, memory: int) -> bool:
         """Count a call in, if all partitions together have room for it."""
         with self._lock:
-            held = self.buffered_bytes + self._entering_bytes
+            held = self.buffered_bytes + sum(list(self._entering.values()))
             if held and held + memory > self._max_buffered_bytes:
                 return False
-            self._entering_bytes += memory
+            self._entering[place] = memory
             return True
-
-    def _give_room_back(self, memory: int) -> None:
-        """From here on the partition's own producer counts the call, or nobody does."""
-        with self._lock:
-            self._entering_bytes -= memory
 
     def _make_room(self, deadline: float | None) -> None:
         """Wait until the partition that holds most has stored it."""
@@ -333,6 +341,7 @@ class TopicFlush:
             Timeout: it was not in `timeout` seconds; it may still be.
             ForebayError: what kept a batch from it.
         """
+        check_timeout(timeout)
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         for handle in self._handles:
             left = None if deadline is None else max(0.0, deadline - self._clock.monotonic())

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from forebay.buffer.checks import parse_time
 from forebay.buffer.clock import system_random
+from forebay.buffer.closing import shows_unopened
 from forebay.buffer.errors import Corrupt, ForebayError, InvalidInput, NotFound, NotReady
 from forebay.buffer.groups import GroupReader, check_group_name
 from forebay.buffer.manifest import Queue, read_state
 from forebay.buffer.manifest.topic import IsTopic, TopicRecord, partition_name, read_record
 from forebay.buffer.register import Register, Snapshot
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.folder import FolderStore
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Topic:
 
     def __init__(
         self,
-        url: str | ObjectStore,
+        url: StoreUrl,
         *,
         storage_options: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
@@ -118,12 +119,13 @@ class Topic:
         in_parallel(lambda number: GroupReader(self.open_queue(number, "groups"), name, start=known_rule), rest)
         return known_rule
 
+    @shows_unopened
     def __repr__(self) -> str:
         return f"<Topic {self.url} of {self.partitions} partitions>"
 
 
 def buffers_at(
-    url: str | ObjectStore, *, manifest_path: str = RECORD_KEY, storage_options: Mapping[str, Any] | None = None
+    url: StoreUrl, *, manifest_path: str = RECORD_KEY, storage_options: Mapping[str, Any] | None = None
 ) -> list[ObjectStore]:
     """Return the buffers that a URL stands for: the one that is there, or every partition of a topic.
 

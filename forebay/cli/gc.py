@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from forebay.buffer.checks import check_seconds
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import ForebayError, InvalidInput, Unsupported
 from forebay.cli.output import write_error, write_json, write_line
@@ -56,6 +57,8 @@ def gc(
     if retention_age is not None or retention_bytes is not None:
         retention = Retention(max_age=retention_age, max_bytes=retention_bytes)
     clock = target.clock or SystemClock()
+    if every is not None:
+        check_seconds(every, "--every")
     collector = Collector(
         target.open() if every else target.open_existing(),  # one that goes on may be there before the first producer
         grace=grace,

@@ -1,9 +1,16 @@
-"""How commands write: lines, JSON, tables, sizes, entries and one-line errors."""
+"""How commands write: lines, JSON, tables, sizes, entries and one-line errors.
+
+What comes out of a store may hold control characters, which can make a terminal do anything that its user can. So they
+are escaped on their way to a terminal, and in everything that is written for people. Into a pipe or a file, data goes
+as it is.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import logging
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +41,28 @@ format_option = click.option(
 )
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Every control character but tab and newline: C0, DEL and C1."""
+
+
+def escape(text: str | bytes) -> str:
+    """Return text without control characters: each is shown by its number, and so is each byte that is no UTF-8."""
+    if isinstance(text, bytes):
+        text = text.decode(errors="backslashreplace")
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+class EscapingFormatter(logging.Formatter):
+    """Formats log lines without control characters: they name keys and groups of the store."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return escape(super().format(record))
+
+
 def write_line(text: str) -> None:
     """Write a line of the command's result."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{escape(text) if sys.stdout.isatty() else text}\n")
     sys.stdout.flush()
 
 
@@ -47,7 +73,7 @@ def write_json(value: Any) -> None:
 
 def write_note(text: str) -> None:
     """Write a line for people, beside the result."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{escape(text)}\n")
     sys.stderr.flush()
 
 
@@ -72,12 +98,15 @@ def write_entries(batch: Batch, as_format: str, first: int = 0) -> None:
     out = sys.stdout.buffer
     if as_format == "lines":
         entries = batch.entries[first:]
+        if sys.stdout.isatty():
+            entries = [escape(entry).encode() for entry in entries]
         out.write(b"\n".join(entries) + b"\n" if entries else b"")
     elif as_format == "hex":
         out.write("".join(f"{entry.hex()}\n" for entry in batch.entries[first:]).encode())
     else:
         for row in batch.records().slice(first).to_pylist():
-            out.write(json.dumps(_as_text(row)).encode() + b"\n")
+            line = json.dumps(_as_text(row))
+            out.write((escape(line) if sys.stdout.isatty() else line).encode() + b"\n")
     out.flush()
 
 

@@ -14,7 +14,7 @@ import click
 from forebay.buffer.eventlog import AuditTrail
 from forebay.buffer.producer import Producer
 from forebay.cli.job import read_job
-from forebay.cli.output import count, size, write_json, write_note
+from forebay.cli.output import EscapingFormatter, count, size, write_json, write_note
 from forebay.cli.target import events_option, json_option, open_log, options_for, storage_option
 from forebay.runtime import Runtime
 
@@ -87,7 +87,9 @@ def run(
     metrics_port: int | None,
 ) -> int:
     """Read the sources that the file JOB names with many workers, and commit them to its sink."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(EscapingFormatter("%(asctime)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     sys.path.insert(0, str(Path.cwd()))  # where a job's function is looked for
     with ExitStack() as opened:
         if metrics_port is not None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from forebay.buffer.checks import check_seconds
 from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import ForebayError, NotFound
+from forebay.buffer.errors import ForebayError, NotFound, Unavailable
 from forebay.buffer.stats import BufferStats, describe_all, total
 from forebay.buffer.store.folder import FolderStore
 from forebay.cli.output import age, count, size, write_error, write_json, write_line, write_table
@@ -36,6 +37,8 @@ examples:
 def stat(target: Target, *, as_json: bool, every: float | None) -> None:
     """Show the depth, bytes, rate and age of a buffer or topic, and the lag of every reader. Changes nothing."""
     clock = target.clock or SystemClock()
+    if every is not None:
+        check_seconds(every, "--every")
     while True:
         parts = describe_all(target.open(), manifest_path=target.manifest_path, clock=target.clock)
         if as_json:
@@ -105,7 +108,10 @@ def _find(store: ObjectStore, manifest_path: str, data_prefix: str) -> list[str]
             found.append(folder[1:])
             if not folder:
                 return found
-            after = f"{folder}{_AFTER_SLASH}"[1:]
+            following = f"{folder}{_AFTER_SLASH}"[1:]
+            if following.encode() <= after.encode():
+                raise Unavailable(f"{store.url}: the store lists {info.key!r} again, after {after!r}")
+            after = following
             break
         else:
             return sorted(found)

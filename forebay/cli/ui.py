@@ -18,15 +18,21 @@ from forebay.ui import Dashboard
 examples:
   forebay ui s3://lake/clicks
   forebay ui s3://lake/clicks --events s3://lake/events --dead-letters s3://lake/clicks-dead
-  forebay ui s3://lake/clicks --host 0.0.0.0 --token "$TOKEN"
+  FOREBAY_UI_TOKEN=$(openssl rand -hex 16) forebay ui s3://lake/clicks --host 0.0.0.0
 
-The page only reads. It is served to this machine alone unless --host says otherwise, which needs --token."""
+The page only reads. It is served to this machine alone unless --host says otherwise, which needs a token. Give it as
+FOREBAY_UI_TOKEN: other users of this machine can read a command line, and so --token, in the list of processes."""
 )
 @takes_url
 @click.option("--events", metavar="LOG", envvar="FOREBAY_EVENT_LOG", help="The event log of collectors and runtimes.")
 @click.option("--port", type=int, default=8090, show_default=True, help="0 takes a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to serve at.")
-@click.option("--token", envvar="FOREBAY_UI_TOKEN", metavar="TEXT", help="What a viewer has to know.")
+@click.option(
+    "--token",
+    envvar="FOREBAY_UI_TOKEN",
+    metavar="TEXT",
+    help="What a viewer has to know. Better given as FOREBAY_UI_TOKEN, which the list of processes does not show.",
+)
 @click.option("--dead-letters", metavar="URL", help="The buffer of a runtime's dead letters.")
 def ui(
     target: Target, *, events: str | None, port: int, host: str, token: str | None, dead_letters: str | None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from forebay.buffer.checks import check_seconds
 from forebay.buffer.clock import SystemClock
-from forebay.buffer.closing import Closing
+from forebay.buffer.closing import Closing, shows_unopened
 from forebay.ui.letters import Letters
 from forebay.ui.sampler import Sampler
 from forebay.ui.server import Server
@@ -87,5 +87,6 @@ class Dashboard(Closing):
             self._server.close()
             self.sampler.close()
 
+    @shows_unopened
     def __repr__(self) -> str:
         return f"<Dashboard at {self.url}{', closed' if self._over.is_set() else ''}>"

@@ -17,17 +17,20 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from forebay.buffer.clock import Clock
+
 _log = logging.getLogger("forebay.ui")
 
 SHORTEST_TOKEN: Final = 16
 MOST_CONNECTIONS: Final = 64
-_CLIENT_SECONDS: Final = 10.0
-"""A client that sends or takes nothing for so long is let go."""
+CLIENT_SECONDS: Final = 10.0
+"""Maximum time that a client may take to send its whole request, and to take the answer."""
 
 _PAGE: Final = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -61,6 +64,10 @@ class Server(ThreadingHTTPServer):
         host: where to listen. Anything but loopback needs a token.
         port: 0 is any that is free.
         token: what a viewer has to know.
+        most_connections: how many are open at once. One more takes the place of the one whose request is awaited
+            longest.
+        client_seconds: how long a client may take to send its whole request.
+        clock: what that is measured by.
 
     Raises:
         InvalidInput: it cannot listen there, or must not without a token.
@@ -69,7 +76,17 @@ class Server(ThreadingHTTPServer):
     daemon_threads = False
     request_queue_size = MOST_CONNECTIONS
 
-    def __init__(self, state: Callable[[int], dict[str, Any]], host: str, port: int, token: str | None) -> None:
+    def __init__(
+        self,
+        state: Callable[[int], dict[str, Any]],
+        host: str,
+        port: int,
+        token: str | None,
+        *,
+        most_connections: int = MOST_CONNECTIONS,
+        client_seconds: float = CLIENT_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
         self.is_loopback = _is_loopback(host)
         if token is None and not self.is_loopback:
             raise InvalidInput(
@@ -82,7 +99,11 @@ class Server(ThreadingHTTPServer):
         self.token = None if token is None else token.encode()
         self.page = {path: files("forebay.ui").joinpath("page", name).read_bytes() for path, (name, _) in _PAGE.items()}
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._open: set[Any] = set()
+        self.client_seconds = client_seconds
+        self._most_connections = most_connections
+        self._clock = clock or SystemClock()
+        self._open: dict[Any, float | None] = {}
+        """Connections, oldest first, each with the time by which its request must be here; None once it is."""
         self._lock = Lock()
         self._thread = Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, name="forebay-ui")
         self._thread.daemon = True
@@ -120,23 +141,36 @@ class Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, unless too many do."""
+        """Answer in a thread. If too many connections are open, hang up on the one that has kept us waiting longest."""
         with self._lock:
-            if len(self._open) >= MOST_CONNECTIONS:
-                _log.warning("%s: %d connections are open; another one was refused", self.url, MOST_CONNECTIONS)
-                refused = True
-            else:
-                self._open.add(request)
-                refused = False
-        if refused:
-            super().shutdown_request(request)
-        else:
-            super().process_request(request, client_address)
+            if len(self._open) >= self._most_connections:
+                _log.warning("%s: %d connections are open; the slowest one is dropped", self.url, len(self._open))
+                slowest = next((known for known, due in self._open.items() if due is not None), next(iter(self._open)))
+                self._drop(slowest)
+            self._open[request] = self._clock.monotonic() + self.client_seconds
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Hang up on clients whose request is late: a byte now and then must not keep a connection open for ever."""
+        now = self._clock.monotonic()
+        with self._lock:
+            for late in [known for known, due in self._open.items() if due is not None and due <= now]:
+                self._drop(late)
+
+    def note_request(self, request: Any) -> None:
+        """Note that the whole request of a connection is here."""
+        with self._lock:
+            if request in self._open:
+                self._open[request] = None
+
+    def _drop(self, request: Any) -> None:
+        del self._open[request]
+        _hang_up(request)  # which ends its thread
 
     def shutdown_request(self, request: Any) -> None:
         """Forget a connection that is over."""
         with self._lock:
-            self._open.discard(request)
+            self._open.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's signature
@@ -148,9 +182,13 @@ class _Handler(BaseHTTPRequestHandler):
     server: Server
     server_version = "forebay"
     sys_version = ""
-    timeout = _CLIENT_SECONDS
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(self.server.client_seconds)
 
     def do_GET(self) -> None:
+        self.server.note_request(self.connection)
         path, _, rest = self.path.partition("?")
         query = parse_qs(rest)
         if not self._is_addressed_to_us():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.closing import Closing
+from forebay.buffer.closing import Closing, shows_unopened
 from forebay.buffer.errors import Closed, InvalidInput, NotReady, Timeout
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic.keys import partition_for
 from forebay.runtime.catalog.follower import WRITE_ID, Follower, Pending
 from forebay.runtime.catalog.model import PartitionDeletion, encode_change
@@ -57,7 +58,7 @@ class Catalog(Closing):
         topic: str = CATALOG_TOPIC,
         *,
         partitions: int = 8,
-        snapshots: str | ObjectStore | None = None,
+        snapshots: StoreUrl | None = None,
         snapshot_interval: float = 60.0,
         write_timeout: float = 60.0,
         clock: Clock | None = None,
@@ -74,7 +75,7 @@ class Catalog(Closing):
             log,
             topic,
             partitions,
-            snapshots=open_store(snapshots) if isinstance(snapshots, str) else snapshots,
+            snapshots=open_store(snapshots) if isinstance(snapshots, str | PathLike) else snapshots,
             snapshot_interval=check_seconds(snapshot_interval, "snapshot_interval"),
             clock=self._clock,
             random=self._random,
@@ -207,6 +208,7 @@ class Catalog(Closing):
         """Stop following, and write a last snapshot. Closing again does nothing."""
         self._follower.close()
 
+    @shows_unopened
     def __repr__(self) -> str:
         return f"<Catalog of {self._topic} in {self._log.url}, partitions {self.assigned()} of {self._count}>"
 

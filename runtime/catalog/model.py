@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from forebay.buffer.checks import MOST, Signed, Whole
 from forebay.buffer.errors import InvalidInput
 from forebay.buffer.eventlog import Event
 
@@ -55,18 +56,18 @@ class Segment(Struct, frozen=True):
     """Whose offsets they are: the caller's own name for it, such as a buffer's URL."""
     segment_id: str
     """Its own within the partition, such as the object's location."""
-    start_offset: int
-    end_offset: int
+    start_offset: Whole
+    end_offset: Whole
     """The last one in it."""
-    epochs: dict[int, int]
+    epochs: dict[Signed, Whole]
     """The first offset of each epoch in it. An epoch ends where the next one begins."""
-    size_bytes: int = 0
+    size_bytes: Whole = 0
     state: SegmentState = SegmentState.COPY_STARTED
-    changed_ms: int = 0
+    changed_ms: Signed = 0
     """When it came into that state, in milliseconds since 1970: as the writer says, or if that is 0, by the log."""
     custom: bytes | None = None
     """Whatever the storage needs to find it again."""
-    max_time_ms: int | None = None
+    max_time_ms: Signed | None = None
     """The latest time of a record in it, in milliseconds since 1970, if the writer knows."""
     writer: str | None = None
     """Who copied it, if the writer says."""
@@ -74,7 +75,7 @@ class Segment(Struct, frozen=True):
     def __post_init__(self) -> None:
         inside = all(self.start_offset <= first <= self.end_offset for first in self.epochs.values())
         firsts = [first for _, first in sorted(self.epochs.items())]
-        if not 0 <= self.start_offset <= self.end_offset or not inside or firsts != sorted(set(firsts)):
+        if not 0 <= self.start_offset <= self.end_offset <= MOST or not inside or firsts != sorted(set(firsts)):
             raise InvalidInput(
                 f"segment {self.segment_id} of {self.partition}: offsets {self.start_offset} to {self.end_offset} with "
                 f"epochs {self.epochs} cannot be: epochs begin within the segment, one after the other"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from forebay.buffer.checks import MOST
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import ForebayError, NotFound
 from forebay.buffer.manifest.envelope import pack, unpack
@@ -26,7 +27,7 @@ class CatalogSnapshot(Struct, frozen=True, tag="catalog"):
     """What a catalog starts from instead of a replay."""
 
     topic: str
-    applied: list[int]
+    applied: list[Annotated[int, Meta(ge=-1, le=MOST)]]
     """The last offset applied, of every partition of the topic; -1 where there is none."""
     partitions: list[PartitionDump]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from forebay.buffer.checks import Signed, Whole  # noqa: TC001 - msgspec reads the annotations
 from forebay.buffer.errors import InvalidInput
 from forebay.runtime.catalog.model import (
     DELETION_STEPS,
@@ -34,7 +35,7 @@ class PartitionDump(Struct, frozen=True):
     partition: str
     deletion: DeletionState | None
     segments: list[Segment]
-    highest: dict[int, int]
+    highest: dict[Signed, Whole]
 
 
 class _PartitionView:

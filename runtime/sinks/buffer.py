@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from forebay.buffer.errors import Fenced, ForebayError, InvalidInput
 from forebay.buffer.producer import Producer
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.topic import Topic, partition_for
 from forebay.runtime.contract import (
     Answer,
@@ -60,7 +60,7 @@ class BufferSink(Sink):
 
     def __init__(
         self,
-        url: str | ObjectStore,
+        url: StoreUrl,
         *,
         key: Key | None = None,
         combining: Combining | None = None,

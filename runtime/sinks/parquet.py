@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.runtime.contract import Answer, Combining, Commit, CommitIdentity, Committed, Fatal, Sink
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ParquetSink(Sink):
 
     def __init__(
         self,
-        url: str | ObjectStore,
+        url: StoreUrl,
         *,
         by_date: bool = False,
         combining: Combining | None = COMBINING,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from forebay.buffer.checks import Whole  # noqa: TC001 - msgspec looks it up
 from forebay.buffer.errors import Fenced, ForebayError, InvalidInput, Unknown
 from forebay.buffer.manifest import BelowFloor, Head
 from forebay.buffer.manifest.envelope import pack, unpack
@@ -29,8 +30,8 @@ class EpochRecord(Struct, frozen=True, array_like=True, tag="epoch"):
 
     query_id: str | None
     """Spark's name for the query, which its checkpoint keeps: another one has another checkpoint."""
-    epoch: int
-    batches: tuple[tuple[int, NewBatch], ...]
+    epoch: Whole
+    batches: tuple[tuple[Whole, NewBatch], ...]
     """Each with its partition, in order."""
 
 

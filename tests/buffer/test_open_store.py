@@ -3,12 +3,17 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from forebay import Consumer, Producer
 from forebay.buffer.errors import InvalidInput, Unsupported
 from forebay.buffer.store import open_store
 from forebay.buffer.store.options import NativeOptions, parse_s3_options, redact
+from forebay.buffer.topic import TopicProducer, create_topic
+from forebay.gc import Collector
 
 
 @pytest.mark.parametrize(
@@ -151,3 +156,46 @@ def test_importing_forebay_imports_no_client_library() -> None:
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert told.stdout.strip() == "[]"
+
+
+def test_path_is_the_local_folder_that_it_names(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder with 100% ? # @"
+
+    store = open_store(folder)
+    store.put("key", b"data")
+
+    assert (folder / "key").read_bytes() == b"data"
+    assert bytes(open_store(store.url).get("key").data) == b"data"
+
+
+def test_relative_path_starts_at_the_present_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    open_store(Path("folder")).put("key", b"data")
+
+    assert (tmp_path / "folder" / "key").read_bytes() == b"data"
+
+
+@pytest.mark.parametrize("given", [None, 5, b"/tmp/folder", Path("\udcff")])
+def test_what_is_neither_url_nor_path_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidInput):
+        open_store(given)
+
+
+def test_path_is_taken_wherever_a_url_is(tmp_path: Path) -> None:
+    folder = tmp_path / "buffer"
+    with Producer(folder) as producer:
+        producer.produce(b"entry")
+    with Consumer(folder, group="etl") as consumer:
+        assert [batch.entries[0] for batch in consumer.batches(wait=False)] == [b"entry"]
+    assert Collector(folder, grace=0).collect_once().kept == 1
+    create_topic(tmp_path / "topic", 1)
+    with TopicProducer(tmp_path / "topic") as topic:
+        topic.produce(b"entry")
+
+
+def test_library_that_is_installed_and_cannot_be_loaded_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "forebay.buffer.store.s3", None)
+
+    with pytest.raises(Unsupported, match=r"s3fs.*cannot be loaded.*forebay\[s3\]"):
+        open_store("s3://bucket", {"anon": True})

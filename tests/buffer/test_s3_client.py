@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from forebay.buffer.errors import Unavailable, Unsupported
+from forebay.buffer.store import open_store
+
 pytest.importorskip("s3fs")
 
 
@@ -56,3 +59,68 @@ def test_object_is_read_by_what_every_release_of_aiobotocore_has(size: int, monk
     assert found is not None
     assert bytes(found.data) == b"x" * size
     assert body.left == -1, "the connection is free for others again"
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError("unexpected keyword 'x'"), ImportError("no AioConfig"), AttributeError("x")]
+)
+def test_error_of_the_client_libraries_is_no_outage_and_is_not_repeated(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = []
+
+    async def set_session(*_given: object, **_named: object) -> None:
+        attempts.append(1)
+        raise error
+
+    monkeypatch.setattr("s3fs.S3FileSystem.set_session", set_session)
+    store = open_store("s3://bucket/folder", {"anon": True, "region": f"test-{type(error).__name__}"})
+
+    for ask in (lambda: store.get("a"), lambda: store.put("a", b""), lambda: store.create("a", b"")):
+        with pytest.raises(Unsupported, match=rf"{type(error).__name__}.*s3fs \d.*aiobotocore \d"):
+            ask()
+    assert len(attempts) == 3
+
+
+def test_attribute_error_of_a_request_under_way_is_repeated_and_then_told_as_what_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Aiohttp raises it where a connection is lost at the wrong moment."""
+    from forebay.buffer.store.s3 import S3fsClient
+
+    attempts = []
+
+    async def list_page(*_given: object) -> None:
+        attempts.append(1)
+        raise AttributeError("'NoneType' object has no attribute 'transport'")
+
+    monkeypatch.setattr(S3fsClient, "_list", list_page)
+    store = open_store("s3://bucket", {"anon": True, "region": "test", "max_attempts": 2})
+    with pytest.raises(Unsupported, match="AttributeError"):
+        list(store.list())
+    assert len(attempts) == 2
+
+
+def test_error_of_obstore_itself_is_no_outage_and_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    obstore = pytest.importorskip("obstore")
+    attempts = []
+
+    def get(*_given: object, **_named: object) -> None:
+        attempts.append(1)
+        raise TypeError("get() got an unexpected keyword argument")
+
+    monkeypatch.setattr(obstore, "get", get)
+    with pytest.raises(Unsupported, match=r"TypeError.*obstore \d"):
+        open_store("s3://bucket", {"anon": True, "region": "test", "client": "obstore"}).get("a")
+    assert len(attempts) == 1
+
+
+@pytest.mark.parametrize("tokens", [["same"] * 3, [str(number) for number in range(2000)]], ids=["same", "new"])
+def test_listing_that_never_ends_is_an_error(tokens: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from forebay.buffer.store.s3 import S3fsClient
+
+    pages = iter(tokens)
+    monkeypatch.setattr(S3fsClient, "_call", lambda *_given: ([], next(pages)))
+    store = open_store("s3://bucket", {"anon": True, "region": "test", "max_attempts": 1})
+    with pytest.raises(Unavailable, match="does not come to an end"):
+        list(store.list())

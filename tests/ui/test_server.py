@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,14 +17,14 @@ import pytest
 from forebay.buffer.errors import InvalidInput
 from forebay.buffer.store.memory import MemoryStore
 from forebay.ui import Dashboard
-from forebay.ui.server import MOST_CONNECTIONS, Server, _Handler
+from forebay.ui.server import MOST_CONNECTIONS, Server
 
 TOKEN = "correct-horse-battery"
 PAGE = ["/", "/page.css", "/page.js", "/chart.js", "/format.js", "/icon.svg", "/state.json"]
 
 
-def started(token: str | None = None, host: str = "127.0.0.1") -> Server:
-    server = Server(lambda after: {"after": after}, host, 0, token)
+def started(token: str | None = None, host: str = "127.0.0.1", **limits: Any) -> Server:
+    server = Server(lambda after: {"after": after}, host, 0, token, **limits)
     server.start()
     return server
 
@@ -204,22 +205,67 @@ def test_closing_hangs_up_and_frees_the_port(server: Server) -> None:
     server.close()
 
 
-def test_connections_are_bounded(server: Server) -> None:
+def connect(server: Server, sent: bytes = b"") -> socket.socket:
     where = urlsplit(server.url)
-    silent = [socket.create_connection((where.hostname, where.port), timeout=30) for _ in range(MOST_CONNECTIONS)]
-    with socket.create_connection((where.hostname, where.port), timeout=30) as one_more:
-        assert one_more.recv(1) == b"", "hung up on without a word"
-    for connection in silent:
+    connection = socket.create_connection((where.hostname, where.port), timeout=30)
+    connection.sendall(sent)
+    return connection
+
+
+def test_viewer_is_answered_however_many_connections_stand_open(server: Server) -> None:
+    slow = [connect(server, b"GET / HTTP/1.1\r\nX: ") for _ in range(2 * MOST_CONNECTIONS)]
+    assert status(server) == 200
+    for connection in slow:
         connection.close()
 
 
-def test_connection_that_is_never_used_is_let_go_without_a_word(
-    server: Server, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(_Handler, "timeout", 0.01)
-    where = urlsplit(server.url)
-    with socket.create_connection((where.hostname, where.port), timeout=30) as silent:
-        assert silent.recv(1) == b""
+def test_connection_that_has_sent_the_least_for_longest_makes_room() -> None:
+    answering, go_on = threading.Event(), threading.Event()
+
+    def state(_after: int) -> dict[str, Any]:
+        answering.set()
+        go_on.wait()
+        return {"answered": True}
+
+    server = Server(state, "127.0.0.1", 0, None, most_connections=2)
+    server.start()
+    try:
+        asked = connect(server, b"GET /state.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answering.wait()
+        silent = connect(server)
+        assert status(server) == 200, "the third"
+        assert silent.recv(1) == b"", "younger than the first, whose request is here"
+        go_on.set()
+        with asked.makefile("rb") as answer:
+            assert b"answered" in answer.read()
+    finally:
+        go_on.set()
+        server.close()
+
+
+def test_client_that_sends_a_byte_now_and_then_is_let_go() -> None:
+    server = started(client_seconds=0.2)
+    try:
+        with connect(server, b"GET / HTTP/1.1\r\n") as slow, suppress(ConnectionError):
+            slow.settimeout(0.01)
+            for count in range(100_000):
+                slow.sendall(b"X-More: x\r\n" if count < 50 else b"x")
+                with suppress(TimeoutError):
+                    assert slow.recv(1) == b""
+                    break
+            else:
+                pytest.fail("it was never let go")
+    finally:
+        server.close()
+
+
+def test_connection_that_is_never_used_is_let_go_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    server = started(client_seconds=0.01)
+    try:
+        with connect(server) as silent:
+            assert silent.recv(1) == b""
+    finally:
+        server.close()
     assert capfd.readouterr() == ("", "")
 
 

@@ -6,15 +6,18 @@ import errno
 import fcntl
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from forebay.buffer.errors import Denied, InvalidInput, NotFound, Unavailable, Unknown
+from forebay import Consumer, Producer
+from forebay.buffer.errors import Denied, InvalidInput, NotFound, Unavailable, Unknown, Unsupported
 from forebay.buffer.store import Applied, InDoubt, NotApplied, open_store
 from forebay.buffer.store import file as file_module
 from forebay.buffer.store.file import FileStore
+from forebay.gc import Collector
 
 
 @pytest.fixture
@@ -220,3 +223,132 @@ def test_child_that_is_forked_during_a_write_keeps_no_lock(
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
+
+
+def test_linked_folder_is_neither_listed_nor_written_nor_emptied(store: FileStore, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_bytes(b"x")
+    store.put("data/inside", b"x")
+    (tmp_path / "buffer" / "data" / "link").symlink_to(outside)
+    (tmp_path / "buffer" / "linked").symlink_to(outside)
+
+    assert [info.key for info in store.list()] == ["data/inside"]
+    for use in (
+        lambda: list(store.list("linked/")),
+        lambda: list(store.list("data/link/pre")),
+        lambda: store.get("linked/precious"),
+        lambda: store.put("linked/precious", b"y"),
+        lambda: store.create("data/link/new", b"y"),
+        lambda: store.replace("linked/precious", b"y", "1"),
+    ):
+        with pytest.raises(Unsupported, match="symbolic link"):
+            use()
+    failures = store.delete(["linked/precious", "data/link/precious", "data/inside"])
+    assert sorted(failures) == ["data/link/precious", "linked/precious"]
+    assert "symbolic link" in str(failures["linked/precious"])
+    assert [path.name for path in outside.iterdir()] == ["precious"]
+    assert (outside / "precious").read_bytes() == b"x"
+
+
+def test_collector_deletes_nothing_behind_a_linked_folder(tmp_path: Path) -> None:
+    """The data folder of a buffer was replaced by a link: what lies behind it is not the buffer's to delete."""
+    outside = tmp_path / "outside"
+    with Producer(tmp_path / "buffer") as producer:
+        producer.produce(b"entry").result()
+    with Consumer(tmp_path / "buffer") as consumer:
+        for batch in consumer.batches(wait=False):
+            consumer.ack_through(batch.sequence)
+    (tmp_path / "buffer" / "data").rename(outside)
+    (tmp_path / "buffer" / "data").symlink_to(outside)
+    before = sorted(path.name for path in outside.iterdir())
+
+    with pytest.raises(Unsupported, match="symbolic link"):
+        Collector(tmp_path / "buffer", grace=0).collect_once()
+
+    assert sorted(path.name for path in outside.iterdir()) == before
+
+
+def test_folder_of_the_store_itself_may_be_a_link(store: FileStore, tmp_path: Path) -> None:
+    store.put("data/key", b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "buffer")
+
+    assert open_store(tmp_path / "link").get("data/key").data == b"x"
+
+
+def test_linked_file_is_no_object(store: FileStore, tmp_path: Path) -> None:
+    store.put("key", b"x")
+    (tmp_path / "buffer" / "linked").symlink_to(tmp_path / "buffer" / "key")
+
+    assert [info.key for info in store.list()] == ["key"]
+    for use in (lambda: store.get("linked"), lambda: store.create("linked", b""), lambda: store.put("linked", b"")):
+        with pytest.raises(Unsupported, match="not an object"):
+            use()
+    assert store.delete(["linked"]) == {}
+    assert store.get("key").data == b"x"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_pipe_or_socket_among_the_objects_is_told_and_hangs_nobody(
+    store: FileStore, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("data/key", b"x")
+    monkeypatch.chdir(tmp_path / "buffer" / "data")  # a socket's name must be short
+    if kind == "pipe":
+        os.mkfifo("odd")
+    else:
+        socket.socket(socket.AF_UNIX).bind("odd")
+
+    assert [info.key for info in store.list()] == ["data/key"]
+    for use in (
+        lambda: store.get("data/odd"),
+        lambda: store.get_if_changed("data/odd", "1"),
+        lambda: store.create("data/odd", b""),
+        lambda: store.replace("data/odd", b"", "1"),
+        lambda: store.put("data/odd", b""),
+    ):
+        with pytest.raises(Unsupported, match="not an object"):
+            use()
+
+
+def test_lock_that_another_program_keeps_is_unavailable_after_a_while(tmp_path: Path) -> None:
+    store = FileStore(f"file://{tmp_path}/buffer", lock_seconds=0.01)
+    version = store.put("key", b"old")
+    with (tmp_path / "buffer" / ".forebay-lock").open() as foreign:
+        fcntl.flock(foreign, fcntl.LOCK_EX)
+        for write in (lambda: store.put("key", b"new"), lambda: store.replace("key", b"new", version)):
+            with pytest.raises(Unavailable, match=r"\.forebay-lock was locked by another program"):
+                write()
+    assert store.get("key").data == b"old"
+    assert isinstance(store.replace("key", b"new", version), Applied)
+
+
+def test_time_that_cannot_grow_ends_in_an_error(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.put("key", b"x")
+    path = Path(store.url.removeprefix("file://"), "key")
+    later_ns = path.stat().st_mtime_ns + 10**15
+    os.utime(path, ns=(later_ns, later_ns))
+    monkeypatch.setattr(file_module.os, "utime", lambda *_args, **_kwargs: None)
+    with pytest.raises(Unavailable, match="later time"):
+        store.put("key", b"y")
+
+
+def test_full_disk_is_freed_of_what_killed_processes_left(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("data/key", b"x")
+    leftover = tmp_path / "buffer" / "data" / ".forebay-tmp-1-old"
+    leftover.write_bytes(b"half")
+    os.utime(leftover, ns=(0, 0))
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if leftover.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(file_module.os, "fsync", fsync)
+    other = FileStore(store.url)  # which has not written to that folder yet
+    other.put("manifest", b"y")
+
+    assert files_below(tmp_path) == ["key", "manifest"]
