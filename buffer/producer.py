@@ -139,7 +139,7 @@ class Producer(AsyncClosing):
             store, manifest_path, profile=profile, role="producer", writer_id=writer_id, clock=clock, random=random
         )
         # A wrong bucket or wrong credentials are found out now, not at the first flush.
-        state = self._queue.read()
+        state = self._queue.as_written(self._queue.read())
         self.last_number = None if writer_id is None else self._last_number_in(state)
         """The number of the last call that is durable, for a lasting writer; None if there is none."""
         self._numbered = writer_id is not None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from forebay.buffer import metrics
 from forebay.buffer.errors import Unsupported
 from forebay.buffer.manifest import Manifest, Queue
+from forebay.buffer.manifest.state import is_unwritten
 from forebay.gc.report import CollectionReport
 from forebay.gc.sweep import Sweep
 from forebay.gc.v1 import collect_v1
@@ -74,7 +75,9 @@ class BufferCollector:
         # Before the manifest: version 1 relies on seeing there whatever was listed by this time.
         store_time_ms = self._store_time()
         state = self._queue.read()
-        if store_time_ms is None:
+        # Beside an unwritten manifest, a native producer may be about to list what it has uploaded: however long it
+        # pauses, the age of its object says nothing.
+        if store_time_ms is None or is_unwritten(state):
             return CollectionReport(self.url, dry_run)
         if isinstance(state, Manifest):
             return self._collect_v1(state, store_time_ms, dry_run=dry_run)

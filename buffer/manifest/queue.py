@@ -31,7 +31,14 @@ from forebay.buffer.errors import (
 from forebay.buffer.manifest.head import LASTING, Head, trimmed
 from forebay.buffer.manifest.pace import Pace
 from forebay.buffer.manifest.segments import Segments
-from forebay.buffer.manifest.state import Profile, State, check_no_remains, read_state
+from forebay.buffer.manifest.state import (
+    Profile,
+    State,
+    check_no_remains,
+    convert_unwritten,
+    is_unwritten,
+    read_state,
+)
 from forebay.buffer.manifest.v1 import Manifest
 from forebay.buffer.model import Reader
 from forebay.buffer.register import DEFAULT_LIMITS, Limits, Register, Snapshot
@@ -124,6 +131,7 @@ class Queue:
         self._attempt_seconds = 0.0
         self._seen = False
         self._looked_for_remains = False
+        self._early_ack: int | None = None
 
     @property
     def url(self) -> str:
@@ -280,7 +288,7 @@ class Queue:
 
         def add(state: State | None) -> State:
             nonlocal tried, place, consumed
-            tried, consumed = state or self._empty(), False
+            tried, consumed = self.as_written(state or self._empty()), False
             place = tried.next_sequence
             if isinstance(tried, Manifest):
                 if version != 1:
@@ -367,7 +375,7 @@ class Queue:
         claim_id = self.new_id()
 
         def take(state: State | None) -> State:
-            state = state or self._empty()
+            state = state or self._unwritten()
             return state.claim(claim_id) if isinstance(state, Head) else state.claim()
 
         def is_mine(state: State) -> bool:
@@ -384,6 +392,7 @@ class Queue:
         """
         state = self.read()
         self._check_owner(state, claim)
+        state = self._record_early_ack(state, claim)
         if after is None:
             acked = state.owner.acked if isinstance(state, Head) and state.owner else None
             after = state.first_sequence - 1 if acked is None else acked
@@ -440,7 +449,7 @@ class Queue:
             else:
                 owner = state.owner
                 is_recorded = owner is not None and owner.acked is not None and owner.acked >= through
-                is_ours = owner is not None and owner.claim_id == claim.claim_id
+                is_ours = _owns(state, claim)
             # Under another's claim it may be ours, of before that, or theirs.
             return is_recorded and (is_ours or None)
 
@@ -451,11 +460,23 @@ class Queue:
                 return None
             return state.ack(through) if isinstance(state, Head) else state.dequeue(through)
 
-        self._update(change, done)
+        if is_unwritten(self._update(change, done)):
+            # Nothing exists yet, and version 1 has no place for it. Kept until there is a head.
+            self._early_ack = max(through, -1 if self._early_ack is None else self._early_ack)
+
+    def _record_early_ack(self, state: State, claim: Claim) -> State:
+        """Record what was acknowledged before the first write, once there is a place for it."""
+        early = self._early_ack
+        if early is None or is_unwritten(state):
+            return state
+        if isinstance(state, Head):
+            self.ack(claim, early)
+            state = self.last_seen() or state
+        self._early_ack = None
+        return state
 
     def _check_owner(self, state: State, claim: Claim) -> None:
-        owner = state.owner if isinstance(state, Head) else None
-        if state.epoch != claim.epoch or (owner is not None and owner.claim_id != claim.claim_id):
+        if not _owns(state, claim):
             raise Fenced(
                 f"{self.url}: another consumer opened this buffer (epoch {state.epoch}, ours was {claim.epoch}); "
                 "this one must stop, and has changed nothing since"
@@ -490,10 +511,20 @@ class Queue:
         return self._as_head(migrated)
 
     def _as_head(self, state: State | None) -> Head:
-        state = state or self._empty()
+        state = self.as_written(state or self._empty())
         if isinstance(state, Manifest):
             raise Unsupported(f"{self.url} is of version 1, which has no groups, holds or facts: migrate it first")
         return state
+
+    def as_written(self, state: State) -> State:
+        """Return the state that a write of this role starts from.
+
+        That is `state` itself, but for an unwritten manifest: it becomes an empty head, unless the profile is
+        `opendata` (rfcs/0005). The write stores both changes at once, or neither.
+        """
+        if self._profile == "opendata" or not isinstance(state, Manifest) or not is_unwritten(state):
+            return state
+        return convert_unwritten(state, self.new_id())
 
     # Inside
 
@@ -534,3 +565,16 @@ class Queue:
             check_no_remains(self.store, self.manifest_path)
             self._looked_for_remains = True
         return Head(buffer_id=self.new_id())
+
+    def _unwritten(self) -> Manifest:
+        """What the unnamed consumer makes of a missing manifest: the first writer decides the format, not a reader."""
+        self._empty()  # raises where the manifest was deleted
+        return Manifest.empty(self.url)
+
+
+def _owns(state: State, claim: Claim) -> bool:
+    """Whether a claim is the newest one. An empty claim id is that of a claim made in version 1, known by its epoch."""
+    if state.epoch != claim.epoch:
+        return False
+    owner = state.owner if isinstance(state, Head) else None
+    return owner is None or owner.claim_id in ("", claim.claim_id)

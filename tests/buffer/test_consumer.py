@@ -15,7 +15,7 @@ import pytest
 from forebay.buffer.batch import encode_batch
 from forebay.buffer.consumer import DEQUEUE_EVERY, Consumer, Lag
 from forebay.buffer.errors import Closed, Corrupt, Fenced, InvalidInput, NotFound, Unavailable
-from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest import Manifest, Queue
 from forebay.buffer.model import BatchDescriptor, Metadata, NewBatch
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
@@ -28,13 +28,18 @@ def append(
 ) -> None:
     location = f"data/{name}.batch"
     store.put(location, encode_batch([name.encode()] if entries is None else entries, "none"))
-    Queue(store).append([NewBatch(location, metadata)])
+    _as_it_is(store).append([NewBatch(location, metadata)])
+
+
+def _as_it_is(store: MemoryStore) -> Queue:
+    """A writer that keeps the version that is there, though only a reader was there before."""
+    return Queue(store, profile="opendata" if isinstance(Queue(store).read(), Manifest) else "native")
 
 
 def append_many(store: MemoryStore, count: int) -> None:
     for i in range(count):
         store.put(f"data/{i}.batch", encode_batch([str(i).encode()], "none"))
-    Queue(store).append([NewBatch(f"data/{i}.batch") for i in range(count)])
+    _as_it_is(store).append([NewBatch(f"data/{i}.batch") for i in range(count)])
 
 
 def waiting(store: MemoryStore) -> list[int]:
