@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forebay.buffer import metrics
 from forebay.buffer.errors import Unsupported
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from forebay.gc.retention import Retention
 
 _log = logging.getLogger("forebay.gc")
+
+_TELL_SECONDS: Final = 60.0
+"""Shortest time between two warnings that nothing was ever written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class BufferCollector:
             store, settings.manifest_path, role="collector", clock=settings.clock, random=settings.random
         )
         self._attributes = {"buffer": self.url}
+        self._told_at: float | None = None
 
     def collect(self, *, dry_run: bool) -> CollectionReport:
         """Collect once; see `Collector.collect_once`.
@@ -78,10 +82,17 @@ class BufferCollector:
         # Beside an unwritten manifest, a native producer may be about to list what it has uploaded: however long it
         # pauses, the age of its object says nothing.
         if store_time_ms is None or is_unwritten(state):
+            self._tell_unwritten()
             return CollectionReport(self.url, dry_run)
         if isinstance(state, Manifest):
             return self._collect_v1(state, store_time_ms, dry_run=dry_run)
         return self._collect_v2(state, store_time_ms, dry_run=dry_run)
+
+    def _tell_unwritten(self) -> None:
+        now = self._clock.monotonic()
+        if self._told_at is None or now >= self._told_at + _TELL_SECONDS:
+            self._told_at = now
+            _log.warning("nothing was ever written to %s, so there is nothing to collect. Is the URL right?", self.url)
 
     def _store_time(self) -> int | None:
         """When the store last wrote the manifest, by its own clock; None if there is no manifest."""
