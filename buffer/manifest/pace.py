@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 # With five such halves to each other writer, about one append in five is, and hardly ever twice in a row (rfcs/0004).
 _ATTEMPTS_APART = 2.5
 _MOST_SECONDS = 2.0
+# Where a writer cannot know the others: in balance at one conflict in about four writes.
+_LONGER = 1.5
+_SHORTER = 0.88
 _APPENDS_BACK = 3
 _ATTEMPTS_KEPT = 5
 
@@ -33,6 +36,20 @@ class Pace:
     def seconds(self) -> float:
         """What to leave between the beginnings of two appends."""
         return self._seconds
+
+    def note_conflicts(self, conflicts: int, seconds: float) -> None:
+        """Learn from a write of version 1, which names no writers: how often it met another, and how long one try took.
+
+        Each conflict makes the pause longer, up to a bound; each write without one, shorter, down to none.
+        """
+        self._attempts.append(seconds)
+        attempt = median(self._attempts)
+        if conflicts:
+            longer = max(self._seconds * _LONGER**conflicts, _ATTEMPTS_APART * attempt)
+            self._seconds = min(_MOST_SECONDS, longer)
+        else:
+            shorter = self._seconds * _SHORTER
+            self._seconds = shorter if shorter > attempt / 2 else 0.0
 
     def note(self, head: Head, seconds: float) -> None:
         """Learn from an append: the head with it, and how long one attempt at it took."""

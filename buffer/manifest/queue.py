@@ -59,6 +59,8 @@ T = TypeVar("T")
 _HEAVY_BYTES = 256 << 10
 """A head larger than that holds much metadata: it is sealed sooner."""
 _MOST_STALE_READS = 5
+_QUIET_LOOKS = 32
+"""Looks in a row that find a manifest of version 1 unchanged, until its writer takes itself for the only one."""
 _MOST_SEALS = 8
 """Nodes that one append stores at most; ordinary ones store none or one."""
 
@@ -132,6 +134,7 @@ class Queue:
         self._seen = False
         self._looked_for_remains = False
         self._early_ack: int | None = None
+        self._quiet_looks = 0
 
     @property
     def url(self) -> str:
@@ -539,16 +542,28 @@ class Queue:
                     self.read()
                 except Unavailable:
                     self._known = None  # the update below reads it, again and again if need be
-                self._undisturbed = self._known is before
+                self._undisturbed = self._known is before and self._is_alone_again(before.value)
             writes, conflicts = self._register.writes, self._register.conflicts
             try:
                 return self._remember(self._register.update(change, is_mine, known=self._known))
             finally:
                 met = self._register.conflicts - conflicts
                 self._undisturbed &= met == 0
+                self._quiet_looks = 0 if met else self._quiet_looks
                 self._attempt_seconds = (self._clock.monotonic() - began) / (1 + met)
+                if isinstance(self.last_seen(), Manifest):
+                    self.pace.note_conflicts(met, self._attempt_seconds)
                 metrics.manifest_writes.add(self._register.writes - writes, self._attributes)
                 metrics.manifest_conflicts.add(met, self._attributes)
+
+    def _is_alone_again(self, state: State | None) -> bool:
+        """Whether a look that found nothing new is reason enough to write without one the next time.
+
+        A head names its writers, and the pace follows from them. A manifest of version 1 names nobody, so only many
+        such looks in a row tell.
+        """
+        self._quiet_looks += 1
+        return not isinstance(state, Manifest) or self._quiet_looks >= _QUIET_LOOKS
 
     def _remember(self, snapshot: Snapshot[State]) -> State:
         self._known = snapshot

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
     from forebay.buffer.batch import Compression
     from forebay.buffer.clock import Clock, Random
-    from forebay.buffer.coordinator import Durability, FlushHandle, WriteHandle
+    from forebay.buffer.coordinator import Durability, FlushHandle
     from forebay.buffer.filling import Call, Entries
+    from forebay.buffer.producer import ProduceHandle
     from forebay.buffer.store import ObjectStore
 
 _log = logging.getLogger("forebay.producer")
@@ -108,7 +109,7 @@ class TopicProducer(AsyncClosing):
 
     def produce(
         self, entries: Entries, metadata: bytes = b"", *, key: bytes | None = None, timeout: float | None = None
-    ) -> WriteHandle[None]:
+    ) -> ProduceHandle:
         """Queue entries, and return a handle: `handle.result(timeout)` or `await handle` return once they are durable.
 
         Blocks while the buffers are full, for at most `timeout` seconds if given.
@@ -134,13 +135,15 @@ class TopicProducer(AsyncClosing):
             while not self._take_room(call.memory):
                 self._make_room(deadline)
             try:
-                return producer._channel.write(call, timeout=self._left(deadline), cost=call.memory)
+                return producer._channel.write(  # type: ignore[return-value]
+                    call, timeout=self._left(deadline), cost=call.memory
+                )
             finally:
                 self._give_room_back(call.memory)
         except Timeout as error:
             raise Timeout(str(error), write=entries) from None
 
-    def try_produce(self, entries: Entries, metadata: bytes = b"", *, key: bytes | None = None) -> WriteHandle[None]:
+    def try_produce(self, entries: Entries, metadata: bytes = b"", *, key: bytes | None = None) -> ProduceHandle:
         """Queue entries if there is room now, as `produce` does.
 
         Raises:
@@ -153,7 +156,7 @@ class TopicProducer(AsyncClosing):
                 f"{self.url}: {self.buffered_bytes} bytes of at most {self._max_buffered_bytes} are held", write=entries
             )
         try:
-            return producer._channel.try_write(call, cost=call.memory)
+            return producer._channel.try_write(call, cost=call.memory)  # type: ignore[return-value]
         except Backpressure as error:
             raise Backpressure(str(error), write=entries) from None
         finally:

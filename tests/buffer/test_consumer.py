@@ -18,6 +18,7 @@ from forebay.buffer.errors import Closed, Corrupt, Fenced, InvalidInput, NotFoun
 from forebay.buffer.manifest import Manifest, Queue
 from forebay.buffer.model import BatchDescriptor, Metadata, NewBatch
 from forebay.buffer.producer import Producer
+from forebay.buffer.store.folder import FolderStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.gc import CollectionReport, Collector
 from forebay.testing import Fault, FaultyStore, ManualClock
@@ -681,3 +682,12 @@ def test_records_of_small_batches_have_the_same_schema(inner: MemoryStore, entri
     ]
     assert table["value"].to_pylist() == entries
     assert batch
+
+
+def test_missing_object_whose_location_repeats_the_urls_folder_says_how_to_open_the_buffer() -> None:
+    """OpenData Buffer's locations begin at the bucket's root."""
+    bucket = MemoryStore("memory://bucket")
+    with Producer(bucket, profile="opendata") as producer:
+        producer.produce(b"a").result(60)
+    with pytest.raises(NotFound, match=r"repeats the URL's own folder ingest/.*manifest_path"):
+        Consumer(FolderStore(bucket, "ingest")).next_batch()

@@ -34,7 +34,7 @@ def state_of(store: ObjectStore) -> Manifest | Head:
 
 
 def produce(store: ObjectStore, *entries: bytes, **settings: Any) -> None:
-    with Producer(store, **settings) as producer:
+    with Producer(store, manifest_path="manifest", **settings) as producer:
         for entry in entries:
             producer.produce(entry).result(60)
 
