@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _ATTEMPTS_APART = 2.5
 _MOST_SECONDS = 2.0
 # Where a writer cannot know the others: in balance at one conflict in about four writes.
+_LEAST_SECONDS = 0.001
 _LONGER = 1.5
 _SHORTER = 0.88
 _APPENDS_BACK = 3
@@ -49,7 +50,7 @@ class Pace:
             self._seconds = min(_MOST_SECONDS, longer)
         else:
             shorter = self._seconds * _SHORTER
-            self._seconds = shorter if shorter > attempt / 2 else 0.0
+            self._seconds = shorter if shorter > max(attempt / 2, _LEAST_SECONDS) else 0.0
 
     def note(self, head: Head, seconds: float) -> None:
         """Learn from an append: the head with it, and how long one attempt at it took."""

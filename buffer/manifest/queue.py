@@ -542,7 +542,8 @@ class Queue:
                     self.read()
                 except Unavailable:
                     self._known = None  # the update below reads it, again and again if need be
-                self._undisturbed = self._known is before and self._is_alone_again(before.value)
+                self._quiet_looks = self._quiet_looks + 1 if self._known is before else 0
+                self._undisturbed = self._is_alone_again()
             writes, conflicts = self._register.writes, self._register.conflicts
             try:
                 return self._remember(self._register.update(change, is_mine, known=self._known))
@@ -556,14 +557,13 @@ class Queue:
                 metrics.manifest_writes.add(self._register.writes - writes, self._attributes)
                 metrics.manifest_conflicts.add(met, self._attributes)
 
-    def _is_alone_again(self, state: State | None) -> bool:
-        """Whether a look that found nothing new is reason enough to write without one the next time.
+    def _is_alone_again(self) -> bool:
+        """Whether enough looks in a row found nothing new to write without one the next time.
 
-        A head names its writers, and the pace follows from them. A manifest of version 1 names nobody, so only many
-        such looks in a row tell.
+        A head names its writers, and the pace follows from them: one look is enough. A manifest of version 1 names
+        nobody, so only many looks tell.
         """
-        self._quiet_looks += 1
-        return not isinstance(state, Manifest) or self._quiet_looks >= _QUIET_LOOKS
+        return self._quiet_looks >= (_QUIET_LOOKS if isinstance(self.last_seen(), Manifest) else 1)
 
     def _remember(self, snapshot: Snapshot[State]) -> State:
         self._known = snapshot
