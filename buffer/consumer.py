@@ -17,6 +17,8 @@ from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import trimmed
+from forebay.buffer.manifest.state import is_unwritten
+from forebay.buffer.manifest.topic import is_partition
 from forebay.buffer.polling import POLL_FLOOR, Arrivals, count_race
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.retry import RETRY_SECONDS, Patience
@@ -103,16 +105,20 @@ class _Place:
 class Consumer(Closing):
     """Reads a buffer's batches in order. Opening one takes over from the consumer before, which gets `Fenced`.
 
+    It may be opened before anything is written. Then it logs a warning, as the URL may be wrong. The first producer
+    decides the buffer's format; a group needs a native buffer, and makes one.
+
     Args:
         url: the buffer, such as `s3://lake/clicks`, or its store if it is open already.
         last_acked: resume after this sequence: what is at or below it counts as acknowledged. It may lie beyond what
-            exists yet. None starts after what is acknowledged.
+            exists yet; before the first write it is not stored, so pass it again. None starts after what is
+            acknowledged.
         group: a named reader, with a frontier of its own that other groups do not see. None is the unnamed consumer.
         from_: where a group starts that does not exist yet: `earliest` (the default), `latest`, a sequence, or a time
             (a datetime with a zone, or ISO 8601 text).
         on_trimmed: what to do if retention has dropped what comes next: `raise` `Trimmed`, or `skip` to the first batch
             left and count what was missed in `skipped`.
-        profile: the format of a buffer that does not exist yet.
+        profile: `opendata` refuses to make a native buffer, which a group would need.
         manifest_path: the manifest's key below `url`.
         data_prefix: the folder below `url` that batches are stored in, which only a collector has to know.
         collect: whether to run a collector beside this consumer, until it is closed.
@@ -190,6 +196,8 @@ class Consumer(Closing):
                 self._side.ack(self._claim, last_acked)
             else:
                 self._cursor = acked
+        if self.unwritten or (self.end == 0 and not is_partition(self.url)):
+            _log.warning("nothing was ever written to %s. Is the URL right?", self.url)
         self._collector: Collector | None = None
         if collect:
             self._collector = self._make_collector(data_prefix, collect_grace, random).start(collect_interval)
@@ -401,7 +409,10 @@ class Consumer(Closing):
 
     @property
     def reader(self) -> Reader:
-        """Who reads, for those who keep what they have done by it: the same until the group is reset or deleted."""
+        """Who reads, for those who keep what they have done by it: the same until the group is reset or deleted.
+
+        Without a group it may change with the first write (see `unwritten`).
+        """
         return self._side.reader
 
     @property
@@ -420,6 +431,11 @@ class Consumer(Closing):
         """The sequence that the next batch appended will have, as of the last look at the manifest."""
         state = self._queue.last_seen()
         return 0 if state is None else state.next_sequence
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether only unnamed consumers were here before the last look at the manifest: its format is still open."""
+        return is_unwritten(self._queue.last_seen())
 
     @property
     def conflict_rate(self) -> float:

@@ -157,7 +157,8 @@ class FetchHandle:
             if error.bucket:
                 raise
             raise NotFound(
-                f"{self.store.url}/{descriptor.location}, batch {descriptor.sequence}, is not there. It may have been "
+                f"{self.store.url}/{descriptor.location}, batch {descriptor.sequence}, is not there. "
+                f"{_hint_at_doubled_folder(self.store.url, descriptor)}It may have been "
                 "swept after another consumer acknowledged it: check that nobody else acknowledges this buffer, that "
                 "no lifecycle rule deletes its objects, and that it was not read for longer than the collector's grace"
             ) from error
@@ -201,6 +202,19 @@ class FetchHandle:
         metrics.entries_fetched.add(len(decoded), attributes)
         metrics.bytes_fetched.add(len(data), attributes)
         return Batch(descriptor, decoded, len(data))
+
+
+def _hint_at_doubled_folder(url: str, descriptor: BatchDescriptor) -> str:
+    """What to do about a location of version 1 that repeats the folder at the URL's end; else nothing."""
+    folders = url.partition("://")[2].split("/")[1:]
+    ends = ("/".join(folders[start:]) for start in range(len(folders)))
+    doubled = next((end for end in ends if end and descriptor.location.startswith(f"{end}/")), None)
+    if descriptor.facts is not None or doubled is None:
+        return ""
+    return (
+        f"Its location repeats the URL's own folder {doubled}/. OpenData Buffer's locations begin at the bucket: "
+        f"leave {doubled} out of the URL, and put it in front of manifest_path. Otherwise: "
+    )
 
 
 def _expand_times(metadata: Sequence[Metadata], start: int, stop: int) -> pa.Array:

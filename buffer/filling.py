@@ -33,6 +33,9 @@ MAX_METADATA_BYTES = 1 << 20
 FLUSH_METADATA_BYTES = 64 << 10
 """A batch with so much metadata is flushed however few entries it has, to keep the manifest small."""
 
+FLUSH_METADATA_BYTES_V1 = 1 << 20
+"""The same for a batch of version 1, where every call has an item of its own: 65,536 calls without metadata."""
+
 _METADATA_ITEM_BYTES = 16
 
 BLOCK_BYTES = 1 << 22
@@ -341,6 +344,9 @@ class Filling:
         self._version = version
         self._in_one_piece = in_one_piece
         self._blocks = Blocks(version, flush_size_bytes + 2 * BLOCK_BYTES if in_one_piece else 0)
+        # OpenData Buffer writes one item for each call, and its readers may count on that.
+        self._shares_items = version != 1
+        self._most_metadata_bytes = FLUSH_METADATA_BYTES if self._shares_items else FLUSH_METADATA_BYTES_V1
         self._metadata: list[Metadata] = []
         self._metadata_bytes = 0
         self._count = 0
@@ -348,10 +354,13 @@ class Filling:
         self._number: int | None = None
         self._lacks_a_call = False
 
-    def apply(self, call: Call) -> None:
-        """Add a call's entries. Calls that follow each other in one millisecond with equal metadata share an item."""
+    def apply(self, call: Call) -> int | None:
+        """Add a call's entries, and return its ingestion time; None if it is a repeat of what is durable.
+
+        In version 2, calls that follow each other in one millisecond with equal metadata share an item.
+        """
         if not call.count:
-            return  # a repeat of what is durable: only its place in the order matters
+            return None  # only its place in the order matters
         try:
             if isinstance(call.parts, bytes):
                 self._blocks.add_small(call.parts)
@@ -365,15 +374,21 @@ class Filling:
             raise
         self._number = call.number
         last = self._metadata[-1] if self._metadata else None
-        if last is None or last.ingestion_time_ms != call.time_ms or last.payload != call.metadata:
+        if (
+            last is None
+            or last.ingestion_time_ms != call.time_ms
+            or last.payload != call.metadata
+            or not self._shares_items
+        ):
             self._metadata.append(Metadata(self._count, call.time_ms, call.metadata))
             self._metadata_bytes += len(call.metadata) + _METADATA_ITEM_BYTES
         self._count += call.count
         self._raw_bytes += call.raw_bytes
+        return call.time_ms
 
     def size(self) -> int:
         """The batch's size before compression, or enough to be flushed if its metadata is due."""
-        if self._metadata_bytes >= FLUSH_METADATA_BYTES:
+        if self._metadata_bytes >= self._most_metadata_bytes:
             return max(self._raw_bytes, self._flush_size_bytes)
         return self._raw_bytes
 

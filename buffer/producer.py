@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from forebay.buffer.batch import DEFAULT_LEVEL, DEFAULT_MAX_RAW_BYTES, check_com
 from forebay.buffer.checks import check_seconds, check_whole
 from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.closing import AsyncClosing, shows_unopened
-from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator
+from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator, WriteHandle
 from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, Timeout, Unsupported
 from forebay.buffer.filling import MAX_CALL_BYTES, Filling, check_call
 from forebay.buffer.manifest import Head, Manifest, Queue
@@ -33,13 +34,19 @@ if TYPE_CHECKING:
 
     from forebay.buffer.batch import Compression
     from forebay.buffer.clock import Clock, Random
-    from forebay.buffer.coordinator import FlushHandle, WriteHandle
+    from forebay.buffer.coordinator import FlushHandle
     from forebay.buffer.filling import Call, Entries, Filled
     from forebay.buffer.manifest import Profile
     from forebay.buffer.manifest.state import State
     from forebay.buffer.upload import Uploaded
 
 _log = logging.getLogger("forebay.producer")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+OPENDATA_MANIFEST_PATH = "ingest/manifest"
+OPENDATA_DATA_PREFIX = "ingest"
+"""Where OpenData Buffer keeps a buffer, below the bucket's root, unless it is told otherwise."""
 
 _MOST_FLUSHED = DEFAULT_MAX_RAW_BYTES - MAX_CALL_BYTES
 """With one more call a batch is as large as readers take."""
@@ -64,6 +71,29 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
+class ProduceHandle(WriteHandle[None], eq=False, gc=False):
+    """One call of `produce` on its way."""
+
+    @property
+    def ingestion_time_ms(self) -> int | None:
+        """When `produce` took the entries in, in milliseconds since 1970: what their readers are told.
+
+        None until they are put into a batch, which is before they are durable; and for a number that was durable
+        already.
+        """
+        # Until then it is the call, after a failure the error: a look at the type costs the many who never ask nothing.
+        return self.outcome if isinstance(self.outcome, int) else None
+
+    @property
+    def ingestion_time(self) -> datetime | None:
+        """The same as a datetime in UTC."""
+        time_ms = self.ingestion_time_ms
+        return None if time_ms is None else _EPOCH + timedelta(milliseconds=time_ms)
+
+    def _answer(self) -> None:
+        return None
+
+
 class Producer(AsyncClosing):
     """Writes entries to a buffer. Any number of producers, threads and processes may share one buffer.
 
@@ -73,10 +103,10 @@ class Producer(AsyncClosing):
 
     Args:
         url: the buffer, such as `s3://lake/clicks`, or its store if it is open already.
-        profile: the format of a buffer that does not exist yet: `native`, or `opendata`, which OpenData Buffer's
-            producers and consumers share. An existing buffer is written as what it is.
-        manifest_path: the manifest's key below `url`.
-        data_prefix: the folder below `url` that batches are stored in.
+        profile: the format of a buffer that nothing was written to yet: `native`, or `opendata`, which OpenData
+            Buffer's producers and consumers share. Any other buffer is written as what it is.
+        manifest_path: the manifest's key below `url`; by default `manifest`, and `ingest/manifest` with `opendata`.
+        data_prefix: the folder below `url` that batches are stored in; by default `data`, and `ingest` with `opendata`.
         flush_interval: a batch is stored at the latest so many seconds after the flush before.
         flush_size_bytes: a batch is stored when its entries take so many bytes before compression, and at 2 GiB in any
             case.
@@ -106,8 +136,8 @@ class Producer(AsyncClosing):
         url: StoreUrl,
         *,
         profile: Profile = "native",
-        manifest_path: str = "manifest",
-        data_prefix: str = "data",
+        manifest_path: str | None = None,
+        data_prefix: str | None = None,
         flush_interval: float = 0.1,
         flush_size_bytes: int = 64 << 20,
         max_buffered_calls: int = 1000,
@@ -126,6 +156,10 @@ class Producer(AsyncClosing):
         check_seconds(grace, "grace")
         check_seconds(retry_timeout, "retry_timeout")
         check_compression(compression, compression_level)
+        if manifest_path is None:
+            manifest_path = OPENDATA_MANIFEST_PATH if profile == "opendata" else "manifest"
+        if data_prefix is None:
+            data_prefix = OPENDATA_DATA_PREFIX if profile == "opendata" else "data"
         _check_layout(manifest_path, data_prefix)
         if max_backlog_bytes is not None:
             check_whole(max_backlog_bytes, "max_backlog_bytes", least=1)
@@ -152,7 +186,7 @@ class Producer(AsyncClosing):
             random=random,
         )
         # A wrong bucket or wrong credentials are found out now, not at the first flush.
-        state = self._queue.read()
+        state = self._queue.as_written(self._queue.read())
         self.last_number = None if writer_id is None else self._last_number_in(state)
         """The number of the last call that is durable, for a lasting writer; None if there is none."""
         self._numbered = writer_id is not None
@@ -171,7 +205,7 @@ class Producer(AsyncClosing):
             clock=self._clock,
             random=random or system_random(),
         )
-        self._coordinator: WriteCoordinator[Call, None, Filled, Filling, Uploaded | None] = WriteCoordinator(
+        self._coordinator: WriteCoordinator[Call, int | None, Filled, Filling, Uploaded | None] = WriteCoordinator(
             Filling(
                 flush_size_bytes,
                 version=1 if isinstance(state, Manifest) else 2,
@@ -184,6 +218,7 @@ class Producer(AsyncClosing):
             name=f"producer of {self.url}",
         )
         self._channel = self._coordinator.channel()
+        self._channel.handle_type = ProduceHandle  # type: ignore[assignment]  # one whose result is None
         self._process = _process
         self._coordinator.start()
         _open[self._coordinator] = self.url
@@ -193,8 +228,10 @@ class Producer(AsyncClosing):
 
     def produce(
         self, entries: Entries, metadata: bytes = b"", *, number: int | None = None, timeout: float | None = None
-    ) -> WriteHandle[None]:
+    ) -> ProduceHandle:
         """Queue entries, and return a handle: `handle.result(timeout)` or `await handle` return once they are durable.
+
+        Then `handle.ingestion_time` is the time that readers are told for them.
 
         Blocks while the buffers are full, for at most `timeout` seconds if given. Not for signal handlers and
         finalizers (`__del__`), which may interrupt the very thread that is in here.
@@ -215,7 +252,7 @@ class Producer(AsyncClosing):
         """
         call = self._check(entries, metadata, number)
         try:
-            handle = self._channel.write(call, timeout=timeout, cost=call.memory)
+            handle: ProduceHandle = self._channel.write(call, timeout=timeout, cost=call.memory)  # type: ignore[assignment]
             if number is not None:
                 self._note_queued(number)
         except Timeout as error:
@@ -228,7 +265,7 @@ class Producer(AsyncClosing):
             raise
         return handle
 
-    def try_produce(self, entries: Entries, metadata: bytes = b"", *, number: int | None = None) -> WriteHandle[None]:
+    def try_produce(self, entries: Entries, metadata: bytes = b"", *, number: int | None = None) -> ProduceHandle:
         """Queue entries if there is room now, as `produce` does.
 
         Raises:
@@ -236,7 +273,7 @@ class Producer(AsyncClosing):
         """
         call = self._check(entries, metadata, number)
         try:
-            handle = self._channel.try_write(call, cost=call.memory)
+            handle: ProduceHandle = self._channel.try_write(call, cost=call.memory)  # type: ignore[assignment]
             if number is not None:
                 self._note_queued(number)
         except Backpressure as error:

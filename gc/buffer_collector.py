@@ -10,6 +10,7 @@ from forebay.buffer import metrics
 from forebay.buffer.clock import system_random
 from forebay.buffer.errors import StoreError, Unsupported
 from forebay.buffer.manifest import Manifest, Queue
+from forebay.buffer.manifest.state import is_unwritten
 from forebay.buffer.store.file import is_disk_full
 from forebay.gc.report import CollectionReport
 from forebay.gc.sweep import Sweep
@@ -32,6 +33,8 @@ RESERVE_KEY: Final = "gc.reserve"
 """On a disk, an object that stands for nothing but the room it takes."""
 _RESERVE_BYTES: Final = 256 << 10
 """Several times what a manifest takes."""
+_TELL_SECONDS: Final = 60.0
+"""Shortest time between two warnings that nothing was ever written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class BufferCollector:
             store, settings.manifest_path, role="collector", clock=settings.clock, random=settings.random
         )
         self._attributes = {"buffer": self.url}
+        self._told_at: float | None = None
 
     def collect(self, *, dry_run: bool) -> CollectionReport:
         """Collect once; see `Collector.collect_once`.
@@ -81,7 +85,10 @@ class BufferCollector:
         # Before the manifest: version 1 relies on seeing there whatever was listed by this time.
         store_time_ms = self._store_time()
         state = self._queue.read()
-        if store_time_ms is None:
+        # Beside an unwritten manifest, a native producer may be about to list what it has uploaded: however long it
+        # pauses, the age of its object says nothing.
+        if store_time_ms is None or is_unwritten(state):
+            self._tell_unwritten()
             return CollectionReport(self.url, dry_run)
         if isinstance(state, Manifest):
             return self._collect_v1(state, store_time_ms, dry_run=dry_run)
@@ -124,6 +131,12 @@ class BufferCollector:
             self._store.put(RESERVE_KEY, random.randbytes(_RESERVE_BYTES))  # which no file system can compress
         except StoreError as error:
             _log.warning("%s: no room could be reserved for the manifest: %s", self.url, error)
+
+    def _tell_unwritten(self) -> None:
+        now = self._clock.monotonic()
+        if self._told_at is None or now >= self._told_at + _TELL_SECONDS:
+            self._told_at = now
+            _log.warning("nothing was ever written to %s, so there is nothing to collect. Is the URL right?", self.url)
 
     def _store_time(self) -> int | None:
         """When the store last wrote the manifest, by its own clock; None if there is no manifest."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from forebay.buffer.errors import Corrupt, NotFound, Timeout
+from forebay.buffer.errors import Corrupt, NotFound, StoreError, Timeout
 from forebay.buffer.manifest import Head
 from forebay.buffer.manifest.head import NodeNeeded
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from forebay.buffer.manifest.head import Hold, Node, Ref
     from forebay.gc.retention import Retention
     from forebay.gc.sweep import Sweep
+
+_log = logging.getLogger("forebay.gc")
 
 _MOST_STARTS = 100
 
@@ -126,7 +129,10 @@ class CollectionV2:
             self._check(head)
             return head.with_swept(end)
 
-        self._queue.change_head(change, lambda head: head.swept >= end)
+        try:
+            self._queue.change_head(change, lambda head: head.swept >= end)
+        except StoreError as error:
+            _log.warning("%s: the next collection looks at the same names again: %s", self._queue.url, error)
 
     def _read_frontiers(self, head: Head) -> None:
         for name, group in head.groups.items():

@@ -9,10 +9,11 @@ from forebay.buffer.checks import check_seconds
 from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.closing import refuse_pickle
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Fenced, ForebayError, InvalidInput
+from forebay.buffer.errors import Fenced, ForebayError, InvalidInput, NotFound
 from forebay.buffer.fetch import Batch
 from forebay.buffer.store import ObjectStore, StoreUrl
 from forebay.runtime import progress
+from forebay.runtime.awaiting import Awaited, Awaiting
 from forebay.runtime.config import RuntimeConfig
 from forebay.runtime.pipeline import Pipeline
 from forebay.runtime.reading import Reading
@@ -40,7 +41,8 @@ class Runtime:
 
     Args:
         sources: buffers or topics, each a URL (for the unnamed consumer), a `Source`, or a `Consumer` that nobody has
-            read from yet, which stays the caller's to close.
+            read from yet, which stays the caller's to close. One that nothing was ever written to is waited for:
+            nothing is created, and a warning in the log names its URL, again every minute.
         sink: where rows go; the caller's to close.
         config: how much is done at once, and within which memory.
         decoder: what makes rows of a batch; by default one row an entry, as `Batch.records`.
@@ -80,6 +82,7 @@ class Runtime:
         )
         self._given = list(sources)
         self._opened: list[tuple[StoreUrl | Source | Consumer, list[Reading]]] = []
+        self._awaiting = Awaiting(self._pipeline, self._goes_on, self._join_awaited)
         self._until_caught_up = False
         self._state = "new"
         self._drain_until: float | None = None
@@ -88,12 +91,14 @@ class Runtime:
         """Read and commit until `stop` is called; then return how far it came.
 
         Args:
-            until_caught_up: end when all that was in the sources at the beginning is committed and acknowledged.
+            until_caught_up: end when all that was in the sources at the beginning is committed and acknowledged. There
+                is no waiting then: a source that nothing was ever written to is an error.
             show_progress: a live view if there is a terminal and `rich`, lines in the log `forebay.runtime` if not.
 
         Raises:
             Fenced: another process has taken over a source. Nothing was acknowledged since.
             Halted: a batch or the sink needs somebody to act. All that was committed before is acknowledged.
+            NotFound: with `until_caught_up`, nothing was ever written to a source.
         """
         with self._pipeline.lock:
             if self._state not in ("new", "stopping"):
@@ -158,6 +163,8 @@ class Runtime:
         """
         seconds = self._drain_seconds(drain)
         with self._pipeline.lock:
+            if self._awaiting.forget(source):
+                return
             found = next((item for item in self._opened if item[0] is source or item[0] == source), None)
             if found is None:
                 raise InvalidInput(f"{_name(source)} is not a source of this runtime")
@@ -177,7 +184,10 @@ class Runtime:
         with pipeline.lock:
             return RuntimeStatus(
                 state=self._state,
-                sources=tuple(_describe(reading) for _source, readings in self._opened for reading in readings),
+                sources=(
+                    *(_describe(reading) for _source, readings in self._opened for reading in readings),
+                    *map(_describe_awaited, self._awaiting.sources),
+                ),
                 stages=tuple(
                     StageStatus(stage.name, stage.threads, stage.busy, len(stage))
                     for stage in (pipeline.fetching, pipeline.committing)
@@ -198,35 +208,68 @@ class Runtime:
             return self.config.drain_seconds
         return check_seconds(drain, "drain", zero=True)
 
+    def _goes_on(self) -> bool:
+        return self._state == "running" and self._pipeline.failure is None
+
     def _join(self, source: StoreUrl | Source | Consumer) -> bool:
-        """Open a source and let it take part, unless the runtime is about to end."""
+        """Open a source and let it take part, now or once it is there, unless the runtime is about to end."""
         if self._state != "running":
             return False
+        awaited = Awaited(source, self._clock)
+        self._check_new([(awaited.url, awaited.group)])
+        try:
+            if not (self._until_caught_up and isinstance(source, Consumer)):
+                awaited.check_written()
+        except NotFound as error:
+            if error.bucket or self._until_caught_up:
+                raise
+            self._awaiting.add(awaited)
+            return True
+        return self._open(source, source)
+
+    def _join_awaited(self, awaited: Awaited) -> None:
+        """Open a source that was waited for, unless it was removed meanwhile."""
+        with self._pipeline.lock:
+            if awaited not in self._awaiting.sources:
+                return
+        joined = self._open(awaited.given, awaited.opened_late(), awaited)
+        with self._pipeline.lock:
+            is_wanted = self._awaiting.forget(awaited.given)
+        if joined and not is_wanted:
+            self.remove(awaited.given)
+
+    def _open(
+        self,
+        given: StoreUrl | Source | Consumer,
+        source: StoreUrl | Source | Consumer,
+        joining: Awaited | None = None,
+    ) -> bool:
+        """Open a source that is there, and let it take part under the name it was given by."""
         if isinstance(source, Consumer):
-            self._check_new([(source.url, source.reader.group)])
             consumers = [source]
         else:
             opening = Opening(source if isinstance(source, Source) else Source(source))
-            self._check_new(opening.readers)
+            self._check_new(opening.readers, joining)
             consumers = opening.open(clock=self._clock, random=self._random)
         readings = [Reading(found, self._pipeline, until_caught_up=self._until_caught_up) for found in consumers]
         with self._pipeline.lock:
-            joins = self._state == "running" and self._pipeline.failure is None
+            joins = self._goes_on()
             if joins:
-                self._opened.append((source, readings))
+                self._opened.append((given, readings))
                 for reading in readings:
                     self._pipeline.join(reading)
         if not joins:
-            self._let_go(source, readings)
+            self._let_go(given, readings)
         elif self._events is not None:
             for found in consumers:
                 self._events.record("runtime.resumed", found.url, group=found.reader.group, after=found.acked)
         return joins
 
-    def _check_new(self, readers: list[tuple[str, str]]) -> None:
+    def _check_new(self, readers: list[tuple[str, str]], joining: Awaited | None = None) -> None:
         """Raise if a source is read already, which would fence ourselves, or takes what we cannot use of it."""
         with self._pipeline.lock:
             known = {(reading.url, reading.reader.group) for _source, others in self._opened for reading in others}
+            known.update((awaited.url, awaited.group) for awaited in self._awaiting.sources if awaited is not joining)
         twice = known.intersection(readers)
         if twice:
             raise InvalidInput(f"{min(twice)[0]} is read by this runtime already, for the same reader")
@@ -302,6 +345,25 @@ class Runtime:
 
 def _name(source: StoreUrl | Source | Consumer) -> str:
     return str(source.url) if isinstance(source, ObjectStore | Source | Consumer) else str(source)
+
+
+def _describe_awaited(awaited: Awaited) -> SourceStatus:
+    return SourceStatus(
+        url=awaited.url,
+        group=awaited.group,
+        committed=None,
+        acked=None,
+        lag_batches=0,
+        lag_seconds=0.0,
+        batches=0,
+        bytes=0,
+        commits=0,
+        rows=0,
+        bytes_read=0,
+        dead_letters=0,
+        waits_for="nothing was ever written to it",
+        over=False,
+    )
 
 
 def _describe(reading: Reading) -> SourceStatus:

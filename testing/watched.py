@@ -40,6 +40,8 @@ class WatchedStore(ObjectStore):
     """The batches and segments ever deleted."""
     claims: set[str]
     """The ids of all claims ever made."""
+    epochs: set[int]
+    """The epochs of all claims ever made in version 1, which keeps no ids."""
     violations: list[str]
     """What was found, for callers whose threads swallow errors."""
 
@@ -50,6 +52,7 @@ class WatchedStore(ObjectStore):
         self.listed = []
         self.deleted = set()
         self.claims = set()
+        self.epochs = set()
         self.violations = []
         self._manifest_path = manifest_path
         self._retention = retention
@@ -129,6 +132,13 @@ class WatchedStore(ObjectStore):
         """A cursor as it is now."""
         return self._cursors.get(key)
 
+    def is_owner(self, epoch: int, claim_id: str) -> bool:
+        """Whether this is the last claim of the unnamed consumer; one of version 1 is known by its epoch."""
+        if self.head is None:
+            return epoch == max(self.epochs, default=None)
+        owner = self.head.owner
+        return owner is not None and owner.epoch == epoch and owner.claim_id in ("", claim_id)
+
     def place_of(self, location: str) -> int | None:
         """The sequence under which a batch was ever listed."""
         return self._places.get(location)
@@ -150,6 +160,10 @@ class WatchedStore(ObjectStore):
     def _look_at_manifest(self, new: Manifest) -> None:
         """Of version 1, which may be migrated: what it lists is the log's beginning."""
         self._check(self.head is None, "version 1 came back")
+        self._check(
+            new.epoch >= max(self.epochs, default=0), f"epoch {new.epoch} follows {max(self.epochs, default=0)}"
+        )
+        self.epochs.add(new.epoch)
         self._reachable = set()
         for entry in new.entries_after(None, new.count):
             self._note_listed(entry.sequence, entry.location)
@@ -169,7 +183,13 @@ class WatchedStore(ObjectStore):
             self._check_writers(old, new)
             self._check_trim(old, new)
             self._check_holds(old, new)
-        if new.owner is not None:
+        elif self.epochs:
+            # A conversion keeps the claim, a migration fences it.
+            expected = max(self.epochs)
+            self._check(
+                new.epoch in (expected, expected + 1), f"version 1 had epoch {expected}, and now it is {new.epoch}"
+            )
+        if new.owner is not None and new.owner.claim_id:
             self.claims.add(new.owner.claim_id)
         self._check_groups(old, new)
         self._check_entries(new)

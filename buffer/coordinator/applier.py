@@ -119,8 +119,9 @@ class Applier(Generic[WriteT, ResultT, FrozenT, ReaderT]):
         epoch = self._next_epoch
         cost = failed_cost = 0
         count = 0
-        for handle in batch:
-            if state.interrupt or not isinstance(handle, WriteHandle):
+        writes: list[Any] = batch
+        for handle in writes:
+            if state.interrupt or handle.__class__ is FlushHandle:  # `isinstance` would cost a write a twentieth
                 break
             try:
                 handle.outcome = apply(handle.outcome)

@@ -26,6 +26,8 @@ class WriteChannel(Generic[WriteT, ResultT]):
     def __init__(self, name: str, state: CoordinatorState) -> None:
         self.name = name
         self.state = state
+        self.handle_type: type[WriteHandle[ResultT]] = WriteHandle
+        """What a write returns; set before the first write."""
         self._capacity = state.config.queue_capacity
         self._max_cost = math.inf if state.config.max_cost is None else state.config.max_cost
         self.accepted = 0
@@ -48,7 +50,7 @@ class WriteChannel(Generic[WriteT, ResultT]):
             Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
         """
         state = self.state
-        handle: WriteHandle[ResultT] = WriteHandle(write, self, state, cost)
+        handle = self.handle_type(write, self, state, cost)
         with state.lock:
             if state.stopping or state.failure is not None:
                 self._refuse()
@@ -73,7 +75,7 @@ class WriteChannel(Generic[WriteT, ResultT]):
         if timeout is not None:
             check_timeout(timeout)
         state = self.state
-        handle: WriteHandle[ResultT] = WriteHandle(write, self, state, cost)
+        handle = self.handle_type(write, self, state, cost)
         with state.lock:
             if state.stopping or state.failure is not None:
                 self._refuse()

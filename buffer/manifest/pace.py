@@ -19,6 +19,10 @@ _ATTEMPTS_APART = 2.5
 _MOST_SECONDS = 2.0
 _MOST_THROTTLED_SECONDS = 30.0
 _REMEMBERED_SECONDS = 60.0
+# Where a writer cannot know the others: in balance at one conflict in about four writes.
+_LEAST_SECONDS = 0.001
+_LONGER = 1.5
+_SHORTER = 0.88
 _APPENDS_BACK = 3
 _ATTEMPTS_KEPT = 5
 
@@ -49,6 +53,20 @@ class Pace:
         share = self._spacing.seconds * (1 + sum(seen > recently for _, seen in self._others.values()))
         # Counted from the beginning of an append, which may have waited long for its own turn.
         return max(self._seconds, self._spacing.last_waited + min(_MOST_THROTTLED_SECONDS, share))
+
+    def note_conflicts(self, conflicts: int, seconds: float) -> None:
+        """Learn from a write of version 1, which names no writers: how often it met another, and how long one try took.
+
+        Each conflict makes the pause longer, up to a bound; each write without one, shorter, down to none.
+        """
+        self._attempts.append(seconds)
+        attempt = median(self._attempts)
+        if conflicts:
+            longer = max(self._seconds * _LONGER**conflicts, _ATTEMPTS_APART * attempt)
+            self._seconds = min(_MOST_SECONDS, longer)
+        else:
+            shorter = self._seconds * _SHORTER
+            self._seconds = shorter if shorter > max(attempt / 2, _LEAST_SECONDS) else 0.0
 
     def note(self, head: Head, seconds: float) -> None:
         """Learn from an append: the head with it, and how long one attempt at it took."""

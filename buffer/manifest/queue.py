@@ -33,7 +33,14 @@ from forebay.buffer.errors import (
 from forebay.buffer.manifest.head import LASTING, MAX_WRITERS, Head, Writer, bucket_of, trimmed
 from forebay.buffer.manifest.pace import Pace
 from forebay.buffer.manifest.segments import Segments
-from forebay.buffer.manifest.state import Profile, State, check_no_remains, read_state
+from forebay.buffer.manifest.state import (
+    Profile,
+    State,
+    check_no_remains,
+    convert_unwritten,
+    is_unwritten,
+    read_state,
+)
 from forebay.buffer.manifest.v1 import Manifest
 from forebay.buffer.manifest.writers import WriterBuckets
 from forebay.buffer.model import Reader
@@ -55,6 +62,8 @@ T = TypeVar("T")
 _HEAVY_BYTES = 256 << 10
 """A head larger than that holds much metadata: it is sealed sooner."""
 _MOST_STALE_READS = 5
+_QUIET_LOOKS = 32
+"""Looks in a row that find a manifest of version 1 unchanged, until its writer takes itself for the only one."""
 _MOST_SEALS = 8
 """Nodes that one append stores at most; ordinary ones store none or one."""
 _MOST_REGISTRATIONS = 10
@@ -141,6 +150,8 @@ class Queue:
         self._attempt_seconds = 0.0
         self._seen = False
         self._looked_for_remains = False
+        self._early_ack: int | None = None
+        self._quiet_looks = 0
 
     @property
     def url(self) -> str:
@@ -380,7 +391,7 @@ class Queue:
 
         def add(state: State | None) -> State:
             nonlocal tried, place, consumed
-            tried, consumed = state or self._empty(), False
+            tried, consumed = self.as_written(state or self._empty()), False
             place = tried.next_sequence
             if isinstance(tried, Manifest):
                 if version != 1:
@@ -477,7 +488,7 @@ class Queue:
         claim_id = self.new_id()
 
         def take(state: State | None) -> State:
-            state = state or self._empty()
+            state = state or self._unwritten()
             return state.claim(claim_id) if isinstance(state, Head) else state.claim()
 
         def is_mine(state: State) -> bool:
@@ -494,6 +505,7 @@ class Queue:
         """
         state = self.read()
         self._check_owner(state, claim)
+        state = self._record_early_ack(state, claim)
         if after is None:
             acked = state.owner.acked if isinstance(state, Head) and state.owner else None
             after = state.first_sequence - 1 if acked is None else acked
@@ -550,7 +562,7 @@ class Queue:
             else:
                 owner = state.owner
                 is_recorded = owner is not None and owner.acked is not None and owner.acked >= through
-                is_ours = owner is not None and owner.claim_id == claim.claim_id
+                is_ours = _owns(state, claim)
             # Under another's claim it may be ours, of before that, or theirs.
             return is_recorded and (is_ours or None)
 
@@ -561,11 +573,23 @@ class Queue:
                 return None
             return state.ack(through) if isinstance(state, Head) else state.dequeue(through)
 
-        self._update(change, done)
+        if is_unwritten(self._update(change, done)):
+            # Nothing exists yet, and version 1 has no place for it. Kept until there is a head.
+            self._early_ack = max(through, -1 if self._early_ack is None else self._early_ack)
+
+    def _record_early_ack(self, state: State, claim: Claim) -> State:
+        """Record what was acknowledged before the first write, once there is a place for it."""
+        early = self._early_ack
+        if early is None or is_unwritten(state):
+            return state
+        if isinstance(state, Head):
+            self.ack(claim, early)
+            state = self.last_seen() or state
+        self._early_ack = None
+        return state
 
     def _check_owner(self, state: State, claim: Claim) -> None:
-        owner = state.owner if isinstance(state, Head) else None
-        if state.epoch != claim.epoch or (owner is not None and owner.claim_id != claim.claim_id):
+        if not _owns(state, claim):
             raise Fenced(
                 f"{self.url}: another consumer opened this buffer (epoch {state.epoch}, ours was {claim.epoch}); "
                 "this one must stop, and has changed nothing since"
@@ -600,10 +624,20 @@ class Queue:
         return self._as_head(migrated)
 
     def _as_head(self, state: State | None) -> Head:
-        state = state or self._empty()
+        state = self.as_written(state or self._empty())
         if isinstance(state, Manifest):
             raise Unsupported(f"{self.url} is of version 1, which has no groups, holds or facts: migrate it first")
         return state
+
+    def as_written(self, state: State) -> State:
+        """Return the state that a write of this role starts from.
+
+        That is `state` itself, but for an unwritten manifest: it becomes an empty head, unless the profile is
+        `opendata` (rfcs/0005). The write stores both changes at once, or neither.
+        """
+        if self._profile == "opendata" or not isinstance(state, Manifest) or not is_unwritten(state):
+            return state
+        return convert_unwritten(state, self.new_id())
 
     # Inside
 
@@ -624,7 +658,8 @@ class Queue:
                     self.read()
                 except Unavailable:
                     self._known = None  # the update below reads it, again and again if need be
-                self._undisturbed = self._known is before
+                self._quiet_looks = self._quiet_looks + 1 if self._known is before else 0
+                self._undisturbed = self._is_alone_again()
             writes, conflicts = self._register.writes, self._register.conflicts
             throttled, waited = self._register.throttled, self._register.waited
             try:
@@ -632,11 +667,22 @@ class Queue:
             finally:
                 met = self._register.conflicts - conflicts
                 self._undisturbed &= met == 0
+                self._quiet_looks = 0 if met else self._quiet_looks
                 # What the store made us wait for says nothing about how long an attempt takes.
                 seconds = self._clock.monotonic() - began - (self._register.waited - waited)
                 self._attempt_seconds = seconds / (1 + met + self._register.throttled - throttled)
+                if isinstance(self.last_seen(), Manifest):
+                    self.pace.note_conflicts(met, self._attempt_seconds)
                 metrics.manifest_writes.add(self._register.writes - writes, self._attributes)
                 metrics.manifest_conflicts.add(met, self._attributes)
+
+    def _is_alone_again(self) -> bool:
+        """Whether enough looks in a row found nothing new to write without one the next time.
+
+        A head names its writers, and the pace follows from them: one look is enough. A manifest of version 1 names
+        nobody, so only many looks tell.
+        """
+        return self._quiet_looks >= (_QUIET_LOOKS if isinstance(self.last_seen(), Manifest) else 1)
 
     def _remember(self, snapshot: Snapshot[State]) -> State:
         self._known = snapshot
@@ -653,3 +699,16 @@ class Queue:
             check_no_remains(self.store, self.manifest_path)
             self._looked_for_remains = True
         return Head(buffer_id=self.new_id())
+
+    def _unwritten(self) -> Manifest:
+        """What the unnamed consumer makes of a missing manifest: the first writer decides the format, not a reader."""
+        self._empty()  # raises where the manifest was deleted
+        return Manifest.empty(self.url)
+
+
+def _owns(state: State, claim: Claim) -> bool:
+    """Whether a claim is the newest one. An empty claim id is that of a claim made in version 1, known by its epoch."""
+    if state.epoch != claim.epoch:
+        return False
+    owner = state.owner if isinstance(state, Head) else None
+    return owner is None or owner.claim_id in ("", claim.claim_id)

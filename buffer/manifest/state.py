@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from forebay.buffer.errors import Corrupt
 from forebay.buffer.manifest import envelope, v1
-from forebay.buffer.manifest.head import Head, read_head
+from forebay.buffer.manifest.head import MAX_NUMBER, Head, Owner, read_head
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.topic import partition_name, refuse_topic
 from forebay.buffer.manifest.v1 import Manifest
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CURSORS = "cursors"
 
 Profile: TypeAlias = Literal["native", "opendata"]
-"""What a new buffer's manifest is: of version 2, or of version 1, which OpenData Buffer shares."""
+"""What the first writer makes of a buffer: version 2, or version 1, which OpenData Buffer shares."""
 
 State: TypeAlias = Manifest | Head
 
@@ -43,6 +43,19 @@ def read_state(data: bytes | memoryview, location: str) -> State:
         f"manifest {location}: {len(data)} bytes that end as version {version}; it is truncated, no manifest, or of a "
         "later release (this one reads versions 1 and 2)"
     )
+
+
+def is_unwritten(state: State | None) -> bool:
+    """Whether only unnamed consumers were here: such a manifest is of version 1, but does not fix the format yet."""
+    return isinstance(state, Manifest) and state.next_sequence == 0 and 0 < state.epoch < MAX_NUMBER
+
+
+def convert_unwritten(manifest: Manifest, buffer_id: str) -> Head:
+    """Return the empty head that takes the place of an unwritten manifest.
+
+    The epoch stays, so the consumer that claimed it keeps its claim. Version 1 has no claim id: it stays empty.
+    """
+    return Head(buffer_id=buffer_id, owner=Owner(manifest.epoch, "", None))
 
 
 def check_no_remains(store: ObjectStore, manifest_path: str) -> None:

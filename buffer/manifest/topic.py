@@ -5,6 +5,7 @@ One object says what a URL is, a buffer or a topic, so it can never be both.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from msgspec import Struct
@@ -17,6 +18,7 @@ from forebay.buffer.manifest.envelope import pack, unpack
 MAX_PARTITIONS: Final = 100_000
 """As many as five digits can name."""
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
+_PARTITION: Final = re.compile("p-[0-9]{5}")
 
 
 class IsTopic(InvalidInput):
@@ -57,6 +59,11 @@ class TopicRecord(Struct, frozen=True, array_like=True, tag="topic"):
 def partition_name(partition: int) -> str:
     """The folder of a partition: `p-00000` and so on."""
     return f"p-{partition:05}"
+
+
+def is_partition(url: str) -> bool:
+    """Whether a URL ends like that of a topic's partition."""
+    return _PARTITION.fullmatch(url.rpartition("/")[2]) is not None
 
 
 def read_record(data: bytes | memoryview, location: str) -> TopicRecord:

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
     from forebay.buffer.batch import Compression
     from forebay.buffer.clock import Clock, Random
-    from forebay.buffer.coordinator import Durability, FlushHandle, WriteHandle
+    from forebay.buffer.coordinator import Durability, FlushHandle
     from forebay.buffer.filling import Call, Entries
+    from forebay.buffer.producer import ProduceHandle
     from forebay.buffer.store import StoreUrl
 
 _log = logging.getLogger("forebay.producer")
@@ -119,7 +120,7 @@ class TopicProducer(AsyncClosing):
 
     def produce(
         self, entries: Entries, metadata: bytes = b"", *, key: bytes | None = None, timeout: float | None = None
-    ) -> WriteHandle[None]:
+    ) -> ProduceHandle:
         """Queue entries, and return a handle: `handle.result(timeout)` or `await handle` return once they are durable.
 
         Blocks while the buffers are full, for at most `timeout` seconds if given.
@@ -147,14 +148,16 @@ class TopicProducer(AsyncClosing):
             try:
                 while not self._take_room(place, call.memory):
                     self._make_room(deadline)
-                handle = producer._channel.write(call, timeout=self._left(deadline), cost=call.memory)
+                handle: ProduceHandle = producer._channel.write(  # type: ignore[assignment]
+                    call, timeout=self._left(deadline), cost=call.memory
+                )
             finally:
                 self._entering.pop(place, None)  # from here on the partition's own producer counts it, or nobody does
         except Timeout as error:
             raise Timeout(str(error), write=entries) from None
         return handle
 
-    def try_produce(self, entries: Entries, metadata: bytes = b"", *, key: bytes | None = None) -> WriteHandle[None]:
+    def try_produce(self, entries: Entries, metadata: bytes = b"", *, key: bytes | None = None) -> ProduceHandle:
         """Queue entries if there is room now, as `produce` does.
 
         Raises:
@@ -168,7 +171,7 @@ class TopicProducer(AsyncClosing):
                 raise Backpressure(
                     f"{self.url}: {self.buffered_bytes} bytes of at most {self._max_buffered_bytes} are held"
                 )
-            handle = producer._channel.try_write(call, cost=call.memory)
+            handle: ProduceHandle = producer._channel.try_write(call, cost=call.memory)  # type: ignore[assignment]
         except Backpressure as error:
             raise Backpressure(str(error), write=entries) from None
         finally:

@@ -15,7 +15,7 @@ from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import ForebayError, InvalidInput
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.topic import IsTopic
-from forebay.buffer.producer import Producer
+from forebay.buffer.producer import OPENDATA_MANIFEST_PATH, Producer
 from forebay.buffer.topic import TopicProducer
 from forebay.cli.output import count, size, write_json, write_note
 from forebay.cli.target import Target, json_option, takes_url
@@ -55,7 +55,8 @@ so far. Exit status: 0 all is durable, 2 some of it is not, 130 interrupted."""
     type=click.Choice(["native", "opendata"]),
     default="native",
     show_default=True,
-    help="The format of a buffer that does not exist yet.",
+    help="The format of a buffer that does not exist yet. With opendata, the manifest is at ingest/manifest and the "
+    "batches in ingest by default.",
 )
 def produce(
     target: Target,
@@ -129,15 +130,17 @@ class _Refused:
 
 def _open_producer(target: Target, flush_interval: float, profile: str) -> Producer | TopicProducer:
     store = target.open()
+    manifest_path, data_prefix = target.given_paths
     try:
-        Queue(store, target.manifest_path).read()
+        default = OPENDATA_MANIFEST_PATH if profile == "opendata" else "manifest"
+        Queue(store, default if manifest_path is None else manifest_path).read()
     except IsTopic:
         return TopicProducer(store, flush_interval=flush_interval)
     return Producer(
         store,
         profile="opendata" if profile == "opendata" else "native",
-        manifest_path=target.manifest_path,
-        data_prefix=target.data_prefix,
+        manifest_path=manifest_path,
+        data_prefix=data_prefix,
         flush_interval=flush_interval,
     )
 

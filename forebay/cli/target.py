@@ -39,6 +39,8 @@ class Target:
     manifest_path: str
     data_prefix: str
     clock: Clock | None
+    given_paths: tuple[str | None, str | None] = (None, None)
+    """The manifest's and the batches' as they were given, for a command that has defaults of its own."""
 
     def open(self) -> ObjectStore:
         """Return its store."""
@@ -97,18 +99,16 @@ def takes_url(command: Callable[..., T]) -> Callable[..., T]:
 
     @click.argument("url")
     @storage_option
-    @click.option(
-        "--manifest-path", default="manifest", show_default=True, metavar="KEY", help="The manifest's key below URL."
-    )
-    @click.option(
-        "--data-prefix", default="data", show_default=True, metavar="KEY", help="The batches' folder below URL."
-    )
+    @click.option("--manifest-path", show_default="manifest", metavar="KEY", help="The manifest's key below URL.")
+    @click.option("--data-prefix", show_default="data", metavar="KEY", help="The batches' folder below URL.")
     @click.pass_obj
     @functools.wraps(command)
     def with_target(session: Session, /, **given: Any) -> T:
         url, manifest_path, data_prefix = (given.pop(name) for name in ("url", "manifest_path", "data_prefix"))
         options = {**session.storage_options, **given.pop("option")}
-        return command(Target(url, options, manifest_path, data_prefix, session.clock), **given)
+        paths = (manifest_path, data_prefix)
+        target = Target(url, options, manifest_path or "manifest", data_prefix or "data", session.clock, paths)
+        return command(target, **given)
 
     return with_target
 

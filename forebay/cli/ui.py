@@ -40,7 +40,7 @@ def ui(
     """Serve a page that shows a buffer or topic at work: depth, lag, rates, batches, collector, dead letters."""
     with ExitStack() as opened:
         dashboard = Dashboard(
-            target.open(),
+            target.open_existing(),
             host=host,
             port=port,
             token=token,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-    from forebay.buffer.coordinator import WriteHandle
+    from forebay.buffer.producer import ProduceHandle
 
     Key: TypeAlias = Callable[[pa.Table], pa.Array | pa.ChunkedArray]
 
@@ -127,7 +127,7 @@ class BufferSink(Sink):
 
     def _produce(
         self, identity: CommitIdentity, number: int, calls: list[tuple[bytes, pa.ChunkedArray]]
-    ) -> list[WriteHandle[None]]:
+    ) -> list[ProduceHandle]:
         producer = self._producer(identity.reader, number)
         first, final = identity.last * _CALLS + 1, _final_number(identity)
         numbers = [*range(first, first + len(calls) - 1), final]

@@ -6,9 +6,11 @@ import logging
 from typing import TYPE_CHECKING
 
 from forebay.buffer import metrics
-from forebay.buffer.errors import Corrupt, ForebayError, InvalidInput, Trimmed, Unavailable, Unknown
+from forebay.buffer.errors import Corrupt, ForebayError, InvalidInput, NotFound, Trimmed, Unavailable, Unknown
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Head, Queue
+from forebay.buffer.manifest.state import is_unwritten
+from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.model import Reader
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import check_place, in_parallel
@@ -246,6 +248,18 @@ class Claims:
         if self._topic is None:
             self.is_new = claimed.is_new
         return claimed
+
+
+def is_written(store: ObjectStore, manifest_path: str) -> bool:
+    """Whether there is a topic, or a buffer that is more than the claim of an unnamed consumer. Creates nothing."""
+    try:
+        return not is_unwritten(Queue(store, manifest_path, role="spark").read_existing())
+    except IsTopic:
+        return True
+    except NotFound as error:
+        if error.bucket:
+            raise
+        return False
 
 
 def _of_another(url: str, theirs: Reader, ours: Reader) -> InvalidInput:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import logging
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -14,8 +15,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from forebay.buffer.checks import parse_time
+from forebay.buffer.clock import SystemClock
+from forebay.buffer.errors import NotFound
 from forebay.buffer.topic.topic import in_parallel
-from forebay.runtime.spark.claims import Claims
+from forebay.runtime.spark.claims import Claims, is_written
 from forebay.runtime.spark.fetching import Fetching
 from forebay.runtime.spark.offsets import Position, from_json, to_json
 from forebay.runtime.spark.options import Options
@@ -31,8 +34,15 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
+    from forebay.buffer.clock import Clock
     from forebay.buffer.model import BatchDescriptor
+    from forebay.runtime.spark.claims import ClaimedBuffer
     from forebay.runtime.spark.offsets import Offset
+
+_log = logging.getLogger("forebay.spark")
+
+_TELL_SECONDS = 60.0
+"""Time between two warnings that a buffer is waited for."""
 
 _KNOWN = (
     *SIZING_OPTIONS,
@@ -53,8 +63,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     the group; the others are pickled into tasks and do no more than `read`.
     """
 
-    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+    def __init__(self, given: Mapping[str, str], schema: StructType, *, clock: Clock | None = None) -> None:
         options = Options(given, _KNOWN)
+        self._clock = clock or SystemClock()
         self._store = options.open_store()
         self._manifest_path = options.text("manifestPath") or "manifest"
         self._group = options.text("group")
@@ -66,18 +77,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         skips = options.choice("onCorrupt", ("fail", "skip"), "fail") == "skip"
         self._fetching = Fetching(Rows(schema, TimeRange()), skip_corrupt=skips, skip_trimmed=not self._fails)
         self._claims: Claims | None = None
+        self._waited = False
+        self._told_at: float | None = None
         self._available_now = False
         self._targets: dict[int, int] | None = None
 
     # Planning
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a new query starts: where the group stands, or elsewhere if that was asked for."""
+        """Where a new query starts: where the group stands, or elsewhere if that was asked for.
+
+        Of a buffer that nothing was ever written to, it is an offset without positions.
+        """
+        if self._is_awaited():
+            return to_json({})
         claims = self._claim()
-        place = None if claims.is_new else self._start
-        return to_json(
-            {number: found.frontier() if place is None else found.at(place) for number, found in claims.buffers.items()}
-        )
+        return to_json({number: self._beginning(claims, found) for number, found in claims.buffers.items()})
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next micro-batch ends; `start` itself if there is nothing new.
@@ -86,9 +101,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         `commit` too, but not of the last micro-batch of a run.
         """
         before = from_json(start)
+        if not before and self._is_awaited():
+            return start
         claims = self._claim(before)
         claims.acknowledge(before)
-        stands = {number: before.get(number, found.frontier()) for number, found in claims.buffers.items()}
+        stands = {
+            # A partition added later starts at its beginning; a buffer that was waited for, where the query asked.
+            number: before.get(number) or (found.frontier() if before else self._beginning(claims, found))
+            for number, found in claims.buffers.items()
+        }
         looks = in_parallel(lambda number: claims.buffers[number].look(stands[number].next), stands)
         begins = dict(zip(stands, looks, strict=True))
         ends = self._admit(claims, begins, limit)
@@ -147,13 +168,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Inside
 
+    def _is_awaited(self) -> bool:
+        """Whether nothing was ever written to the buffer. Then nothing is created, and a warning is logged.
+
+        Raises:
+            NotFound: the query reads what is there now and no more (AvailableNow), so it does not wait.
+        """
+        if self._claims is not None or is_written(self._store, self._manifest_path):
+            return False
+        if self._available_now:
+            raise NotFound(f"nothing was ever written to {self._store.url}, or its URL is wrong")
+        self._waited = True
+        now = self._clock.monotonic()
+        if self._told_at is None or now >= self._told_at + _TELL_SECONDS:
+            self._told_at = now
+            _log.warning("nothing was ever written to %s; waiting for it. Is the URL right?", self._store.url)
+        return True
+
+    @property
+    def _starts_at(self) -> str | int | None:
+        """Where the stream starts. All that a buffer holds that was waited for came after `latest` was asked for."""
+        return "earliest" if self._waited and self._start == "latest" else self._start
+
+    def _beginning(self, claims: Claims, found: ClaimedBuffer) -> Position:
+        """Where a new query starts in one buffer."""
+        place = None if claims.is_new else self._starts_at
+        return found.frontier() if place is None else found.at(place)
+
     def _claim(self, checkpoint: Offset | None = None) -> Claims:
         """The claims, made by the first call: Spark plans in one process, and makes readers in others too."""
         if self._claims is None:
             self._claims = Claims(
                 self._store,
                 group=self._group,
-                start=self._start,
+                start=self._starts_at,
                 checkpoint=checkpoint or {},
                 manifest_path=self._manifest_path,
                 fails=self._fails,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from forebay.buffer.manifest import Head, Manifest
+from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.store.memory import MemoryStore
 
 
@@ -15,9 +17,10 @@ def profile(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def inner(request: pytest.FixtureRequest, profile: str) -> MemoryStore:
-    """A new buffer in memory."""
+def inner(request: pytest.FixtureRequest, profile: str) -> Iterator[MemoryStore]:
+    """A new buffer in memory, of the same version at the end of the test as at the beginning."""
     store = MemoryStore(f"memory://{request.node.name}")
     empty = Manifest.empty("new") if profile == "opendata" else Head(buffer_id="b" * 32)
     store.create("manifest", empty.to_bytes())
-    return store
+    yield store
+    assert isinstance(Queue(store).read(), Manifest) == (profile == "opendata")

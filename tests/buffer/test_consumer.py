@@ -15,9 +15,10 @@ import pytest
 from forebay.buffer.batch import encode_batch
 from forebay.buffer.consumer import DEQUEUE_EVERY, Consumer, Lag
 from forebay.buffer.errors import Closed, Corrupt, Fenced, InvalidInput, NotFound, Unavailable
-from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest import Manifest, Queue
 from forebay.buffer.model import BatchDescriptor, Metadata, NewBatch
 from forebay.buffer.producer import Producer
+from forebay.buffer.store.folder import FolderStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.gc import CollectionReport, Collector
 from forebay.testing import Fault, FaultyStore, ManualClock
@@ -28,13 +29,18 @@ def append(
 ) -> None:
     location = f"data/{name}.batch"
     store.put(location, encode_batch([name.encode()] if entries is None else entries, "none"))
-    Queue(store).append([NewBatch(location, metadata)])
+    _as_it_is(store).append([NewBatch(location, metadata)])
+
+
+def _as_it_is(store: MemoryStore) -> Queue:
+    """A writer that keeps the version that is there, though only a reader was there before."""
+    return Queue(store, profile="opendata" if isinstance(Queue(store).read(), Manifest) else "native")
 
 
 def append_many(store: MemoryStore, count: int) -> None:
     for i in range(count):
         store.put(f"data/{i}.batch", encode_batch([str(i).encode()], "none"))
-    Queue(store).append([NewBatch(f"data/{i}.batch") for i in range(count)])
+    _as_it_is(store).append([NewBatch(f"data/{i}.batch") for i in range(count)])
 
 
 def waiting(store: MemoryStore) -> list[int]:
@@ -730,3 +736,12 @@ def test_records_of_small_batches_have_the_same_schema(inner: MemoryStore, entri
     ]
     assert table["value"].to_pylist() == entries
     assert batch
+
+
+def test_missing_object_whose_location_repeats_the_urls_folder_says_how_to_open_the_buffer() -> None:
+    """OpenData Buffer's locations begin at the bucket's root."""
+    bucket = MemoryStore("memory://bucket")
+    with Producer(bucket, profile="opendata") as producer:
+        producer.produce(b"a").result(60)
+    with pytest.raises(NotFound, match=r"repeats the URL's own folder ingest/.*manifest_path"):
+        Consumer(FolderStore(bucket, "ingest")).next_batch()

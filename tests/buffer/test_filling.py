@@ -161,7 +161,7 @@ def test_call_that_memory_is_too_short_for_leaves_no_trace(version: Version, mon
                 filling.apply(check_call(call, b"refused", 1))
     filling.apply(check_call(b"after", b"after", 2))
     filled, _ = filling.freeze()
-    assert [item.payload for item in filled.metadata] == [b"before", b"after"]
+    assert list(dict.fromkeys(item.payload for item in filled.metadata)) == [b"before", b"after"]
     assert entries_of(filled) == [b"s" * 1000] * (before // 1004) + [b"after"]
 
 
@@ -243,3 +243,22 @@ def test_block_of_version_1_keeps_the_limits_of_an_entry(monkeypatch: pytest.Mon
     assert len(write_block(pa.array([b"x" * 10, b"x" * 10], pa.large_binary()))) == 28
     with pytest.raises(InvalidInput, match="11 bytes"):
         write_block(pa.array([b"x" * 11], pa.large_binary()))
+
+
+@pytest.mark.parametrize(("version", "items"), [(1, [0, 2, 3]), (2, [0])])
+def test_calls_share_a_metadata_item_in_version_2_and_have_one_each_in_version_1(
+    version: Version, items: list[int]
+) -> None:
+    """OpenData Buffer writes an item for each call."""
+    filling = Filling(1 << 20, version=version)
+    for entries in ([b"a", b"b"], b"c", b"d"):
+        filling.apply(check_call(entries, b"m", 7))
+    filled, _ = filling.freeze()
+    assert [item.start_index for item in filled.metadata] == items
+
+
+def test_single_calls_of_version_1_do_not_make_small_batches() -> None:
+    filling = Filling(1 << 30, version=1)
+    for _ in range(20_000):
+        filling.apply(check_call(b"x", b"", 7))
+    assert filling.size() < 1 << 30

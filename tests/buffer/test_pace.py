@@ -90,3 +90,19 @@ def test_writer_among_others_looks_first_even_if_none_wrote_since() -> None:
     store.calls.clear()
     queue.append([NewBatch("data/last")])
     assert store.calls == {"get_if_changed": 1, "replace": 1}
+
+
+def test_conflicts_of_version_1_make_the_pause_longer_and_quiet_writes_end_it() -> None:
+    pace = Pace("me")
+    pace.note_conflicts(0, 0.02)
+    assert pace.seconds() == 0, "who met nobody waits for nothing"
+    pace.note_conflicts(1, 0.02)
+    assert pace.seconds() == pytest.approx(2.5 * 0.02)
+    pace.note_conflicts(2, 0.02)
+    assert pace.seconds() > 2 * 2.5 * 0.02
+    for _ in range(100):
+        pace.note_conflicts(9, 0.02)
+    assert pace.seconds() <= 2, "the pause is bounded"
+    for _ in range(100):
+        pace.note_conflicts(0, 0.02)
+    assert pace.seconds() == 0

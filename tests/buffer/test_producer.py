@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from forebay.buffer.errors import (
     Unsupported,
 )
 from forebay.buffer.fetch import Batch
-from forebay.buffer.filling import FLUSH_METADATA_BYTES, MAX_METADATA_BYTES
+from forebay.buffer.filling import FLUSH_METADATA_BYTES, FLUSH_METADATA_BYTES_V1, MAX_METADATA_BYTES
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.head import MAX_WRITERS
 from forebay.buffer.model import Metadata, NewBatch
@@ -40,6 +41,7 @@ from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
 from forebay.testing.servers import SeaweedServer
 
+WAIT = 60.0
 NEVER = 10_000.0
 """A flush interval that no test reaches by itself."""
 
@@ -107,7 +109,7 @@ def test_list_may_be_changed_after_the_call(inner: MemoryStore) -> None:
     assert entries_in(inner) == [b"kept"]
 
 
-def test_metadata_covers_its_calls_entries_and_carries_their_time(inner: MemoryStore) -> None:
+def test_metadata_covers_its_calls_entries_and_carries_their_time(inner: MemoryStore, profile: str) -> None:
     clock = ManualClock(now_ms=1_000)
     with Producer(inner, flush_interval=NEVER, clock=clock) as producer:
         producer.produce([b"a", b"b"], b"web")
@@ -116,8 +118,11 @@ def test_metadata_covers_its_calls_entries_and_carries_their_time(inner: MemoryS
         clock.advance(0.5)
         producer.produce([b"e"], b"app")
     (batch,) = read_all(inner)
-    # Equal metadata of one millisecond shares an item: nothing is lost by it.
-    assert batch.metadata == (Metadata(0, 1_000, b"web"), Metadata(3, 1_000, b"app"), Metadata(4, 1_500, b"app"))
+    # In version 2 equal metadata of one millisecond shares an item: nothing is lost by it.
+    own_item = [Metadata(2, 1_000, b"web")] if profile == "opendata" else []
+    assert batch.metadata == (
+        Metadata(0, 1_000, b"web"), *own_item, Metadata(3, 1_000, b"app"), Metadata(4, 1_500, b"app"),
+    )  # fmt: skip
 
 
 def test_order_of_one_thread_is_the_order_read(inner: MemoryStore) -> None:
@@ -162,6 +167,54 @@ def test_opendata_layout_is_kept() -> None:
     assert decompressed(inner.get(keys[0]).data) == b"\x01\x00\x00\x00x"
 
 
+def test_profile_opendata_stores_where_opendata_buffer_does_by_default() -> None:
+    store = MemoryStore("memory://opendata-paths")
+    with Producer(store, profile="opendata") as producer:
+        producer.produce(b"a").result(WAIT)
+    keys = [found.key for found in store.list()]
+    assert len(keys) == 2
+    assert "ingest/manifest" in keys
+    assert all(key.startswith("ingest/") for key in keys)
+    assert [list(batch.entries) for batch in Consumer(store, manifest_path="ingest/manifest")] == [[b"a"]]
+
+
+def test_paths_that_are_given_win_over_those_of_the_profile() -> None:
+    store = MemoryStore("memory://opendata-own-paths")
+    with Producer(store, profile="opendata", manifest_path="m", data_prefix="d") as producer:
+        producer.produce(b"a").result(WAIT)
+    assert {found.key.partition("/")[0] for found in store.list()} == {"m", "d"}
+
+
+def test_handle_tells_the_ingestion_time_that_readers_are_told(inner: MemoryStore) -> None:
+    clock = ManualClock()
+    with Producer(inner, flush_interval=60, clock=clock) as producer:
+        handle = producer.produce(b"a")
+        producer.flush().wait(timeout=WAIT)
+        assert handle.result(WAIT) is None
+        (batch,) = Consumer(inner)
+        assert handle.ingestion_time_ms == batch.metadata[0].ingestion_time_ms == clock.now_ms()
+        assert handle.ingestion_time == datetime.fromtimestamp(clock.now_ms() / 1000, UTC)
+
+
+def test_handle_tells_no_ingestion_time_before_its_call_is_in_a_batch_or_if_it_never_will_be(
+    inner: MemoryStore, profile: str
+) -> None:
+    if profile == "opendata":
+        return  # it has no lasting writers
+    with Producer(inner, writer_id="w") as producer:
+        producer.produce(b"a", number=1).result(WAIT)
+    with Producer(inner, writer_id="w") as producer:
+        producer._channel.pause()
+        handle = producer.produce(b"b", number=2)
+        assert handle.ingestion_time is None
+        producer._channel.resume()
+        handle.result(WAIT)
+        assert handle.ingestion_time is not None
+        repeated = producer.produce(b"a", number=1)
+        repeated.result(WAIT)
+        assert repeated.ingestion_time is None
+
+
 def test_batches_are_of_the_version_of_the_buffer() -> None:
     inner = MemoryStore("memory://batches-of-version-2")
     with Producer(inner) as producer:
@@ -178,7 +231,7 @@ def test_batches_are_of_the_version_of_the_buffer() -> None:
 def test_buffer_that_another_made_of_version_1_takes_no_batch_that_its_readers_do_not_know() -> None:
     inner = MemoryStore("memory://made-of-version-1-meanwhile")
     with Producer(inner, flush_interval=NEVER) as late:
-        with Producer(inner, profile="opendata") as first:
+        with Producer(inner, profile="opendata", manifest_path="manifest") as first:
             first.produce(b"first")
         refused = late.produce(b"late")
         late.flush()
@@ -212,9 +265,10 @@ def test_size_flushes_without_being_asked(inner: MemoryStore) -> None:
         assert len(read_all(inner)) == 1
 
 
-def test_much_metadata_flushes_however_few_the_entries(inner: MemoryStore) -> None:
+def test_much_metadata_flushes_however_few_the_entries(inner: MemoryStore, profile: str) -> None:
+    much = FLUSH_METADATA_BYTES_V1 if profile == "opendata" else FLUSH_METADATA_BYTES
     with Producer(inner, flush_interval=NEVER) as producer:
-        producer.produce(b"x", b"m" * FLUSH_METADATA_BYTES).result(timeout=30)
+        producer.produce(b"x", b"m" * much).result(timeout=30)
 
 
 def test_flush_makes_everything_before_it_durable(inner: MemoryStore) -> None:

@@ -208,7 +208,7 @@ def test_plain_conflict_whose_place_was_consumed_is_simply_tried_again(inner: Me
     assert Queue(inner).read().next_sequence == 3
 
 
-def test_writer_that_met_a_conflict_looks_before_it_writes(inner: MemoryStore) -> None:
+def test_writer_that_met_a_conflict_looks_before_it_writes(inner: MemoryStore, profile: str) -> None:
     store = FaultyStore(inner)
     queue, other = open_queue(store), Queue(inner)
     queue.append(batches("a"))
@@ -222,9 +222,11 @@ def test_writer_that_met_a_conflict_looks_before_it_writes(inner: MemoryStore) -
     assert queue._register.conflicts - before == 1, "only the first turn wrote on an old manifest"
 
     store.calls.clear()
-    queue.append(batches("quiet-1"))
-    queue.append(batches("quiet-2"))
-    assert store.calls == {"get_if_changed": 1, "replace": 2}
+    # Version 1 names no writers, so it takes more looks to know that the others are gone.
+    looks = 32 if profile == "opendata" else 1
+    for turn in range(looks + 1):
+        queue.append(batches(f"quiet-{turn}"))
+    assert store.calls == {"get_if_changed": looks, "replace": looks + 1}
 
 
 def test_look_before_a_write_is_tried_again_where_the_store_does_not_answer(inner: MemoryStore) -> None:

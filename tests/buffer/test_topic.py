@@ -78,7 +78,7 @@ def test_topic_has_a_sensible_number_of_partitions(store: MemoryStore, partition
 
 @pytest.mark.parametrize("profile", ["native", "opendata"])
 def test_buffer_is_not_made_into_a_topic(store: MemoryStore, profile: str) -> None:
-    with Producer(store, profile=profile) as producer:  # type: ignore[arg-type]  # parametrized
+    with Producer(store, profile=profile, manifest_path="manifest") as producer:  # type: ignore[arg-type]  # parametrized
         producer.produce(b"x")
     before = store.get("manifest")
     with pytest.raises(InvalidInput, match="is a buffer, not a topic"):
@@ -94,7 +94,7 @@ def test_topic_is_not_made_into_a_buffer(store: MemoryStore) -> None:
     before = keys_of(store)
     for profile in ("native", "opendata"):
         with pytest.raises(InvalidInput, match=r"is a topic of 2 partitions.*TopicProducer.*/p-00000"):
-            Producer(store, profile=profile)  # type: ignore[arg-type]  # in a loop
+            Producer(store, profile=profile, manifest_path="manifest")  # type: ignore[arg-type]  # in a loop
         with pytest.raises(InvalidInput, match=r"TopicConsumer"):
             Consumer(store, profile=profile)  # type: ignore[arg-type]  # in a loop
     with pytest.raises(InvalidInput, match=r"TopicConsumer"):

@@ -189,7 +189,7 @@ def test_buffers_in_a_folder_that_is_called_as_their_own_are_listed(tmp_path: Pa
 
 def test_manifest_dump_shows_every_batch_of_both_versions(url: str, shown: Shown, tmp_path: Path) -> None:
     old = f"file://{tmp_path}/old"
-    with forebay.Producer(old, profile="opendata") as producer:
+    with forebay.Producer(old, profile="opendata", manifest_path="manifest") as producer:
         producer.produce(b"x", metadata=b"m")
     two, one = json.loads(shown("manifest", "dump", url)), json.loads(shown("manifest", "dump", old))
     assert (two["version"], [found["sequence"] for found in two["batches"]]) == (2, [0, 1, 2])
@@ -228,7 +228,7 @@ def test_verify_gc_and_migrate_work_on_what_is_there(url: str, shown: Shown, tmp
     assert json.loads(shown("gc", url, "--dry-run", "--json"))["deleted"] == 0
     assert "nothing was changed" in shown("migrate", url)
     old = f"file://{tmp_path}/old"
-    with forebay.Producer(old, profile="opendata") as producer:
+    with forebay.Producer(old, profile="opendata", manifest_path="manifest") as producer:
         producer.produce(b"x")
     assert json.loads(shown("migrate", old, "--others-stopped", "--json"))["migrated"]
     assert json.loads(shown("stat", old, "--json"))["version"] == 2

@@ -129,6 +129,33 @@ def test_signal_stops_it_after_what_is_under_way_and_metrics_are_served(tmp_path
     assert not Groups(url).describe("etl").alive
 
 
+def test_source_that_does_not_exist_is_waited_for_until_a_signal(tmp_path: Path) -> None:
+    missing = tmp_path / "not-there"
+    sink = f'[sink]\nkind = "parquet"\nurl = "file://{tmp_path}/out"\n'
+    process = subprocess.Popen(
+        [COMMAND, "run", job(tmp_path, f"file://{missing}", sink)], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    try:
+        assert any(f"nothing was ever written to file://{missing}; waiting for it" in line for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert not missing.exists()
+
+
+def test_run_until_caught_up_refuses_a_source_that_does_not_exist(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "not-there"
+    sink = f'[sink]\nkind = "parquet"\nurl = "file://{tmp_path}/out"\n'
+    assert main(["run", job(tmp_path, f"file://{missing}", sink), "--until-caught-up"]) == 2
+    assert f"error: file://{missing}" in capsys.readouterr().err
+    assert not missing.exists()
+
+
 def test_second_signal_does_not_wait_for_a_source_that_does_not_answer(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)

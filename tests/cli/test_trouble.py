@@ -57,7 +57,7 @@ def test_wrong_url_is_told(arguments: list[str], capsys: pytest.CaptureFixture[s
     assert "clicks" in one_error(arguments, "clicks", capsys)
 
 
-@pytest.mark.parametrize("arguments", READING, ids=" ".join)
+@pytest.mark.parametrize("arguments", [*READING, ["ui", "URL", "--port", "0"]], ids=" ".join)
 def test_missing_buffer_is_told_and_not_created(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

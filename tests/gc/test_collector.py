@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from forebay.buffer import names
+from forebay.buffer.consumer import Consumer
 from forebay.buffer.errors import Corrupt, Denied, InvalidInput, Trimmed, Unavailable
 from forebay.buffer.groups import Cursor, GroupReader, Groups, cursor_key
 from forebay.buffer.manifest import BelowFloor, Head, Queue
@@ -634,3 +635,17 @@ def test_report_says_in_a_line_what_was_done(pool: Any) -> None:
     pool.age()
     assert str(pool.collect()) == f"{pool.store.url}: deleted 2 objects, trimmed 2 batches, kept 1"
     assert isinstance(Queue(pool.store).read(), Head)
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_collector_of_a_buffer_that_nothing_was_written_to_says_so(
+    claimed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryStore(f"memory://collected-unwritten-{claimed}")
+    if claimed:
+        Consumer(store)
+    before = [found.key for found in store.list()]
+    with caplog.at_level(logging.WARNING, logger="forebay.gc"):
+        Collector(store).collect_once()
+    assert f"nothing was ever written to {store.url}" in caplog.text
+    assert [found.key for found in store.list()] == before

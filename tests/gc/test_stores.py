@@ -25,7 +25,7 @@ def test_what_was_read_is_deleted_and_the_rest_is_intact(
         weed = request.getfixturevalue("weed")
         url = f"s3://tests/collected-{kind}-{profile}"
         store = open_store(url, {**weed.storage_options, "client": kind})
-    with Producer(store, profile=profile) as producer:  # type: ignore[arg-type]
+    with Producer(store, profile=profile, manifest_path="manifest", data_prefix="data") as producer:  # type: ignore[arg-type]
         for number in range(6):
             producer.produce([b"entry %d" % number]).result(timeout=30)
     with Consumer(store) as consumer:

@@ -185,7 +185,7 @@ def test_rows_that_are_no_entries_halt(table: pa.Table, reason: str) -> None:
 
 def test_target_of_version_1_is_refused_as_it_remembers_no_writers() -> None:
     target = MemoryStore("memory://copy-version-1")
-    with Producer(target, profile="opendata") as producer:
+    with Producer(target, profile="opendata", manifest_path="manifest") as producer:
         producer.produce(b"x")
     with BufferSink(target) as sink, pytest.raises(Unsupported, match="version 1"):
         sink.commit(commit_of(0))

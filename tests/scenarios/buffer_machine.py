@@ -233,7 +233,10 @@ class BufferMachine(RuleBasedStateMachine):
             reader.consumer = opened
             self.seen["claims of a group" if reader.group else "claims of the unnamed"] += 1
             reader.generation = opened._side._group.generation if isinstance(opened._side, GroupReader) else ""
-            assert opened._claim.claim_id in self.store.claims, "a consumer believes in a claim that was never made"
+            made = opened._claim.claim_id in self.store.claims or (
+                reader.group is None and opened.epoch in self.store.epochs
+            )
+            assert made, "a consumer believes in a claim that was never made"
 
     def owns(self, reader: Reader) -> bool:
         """Whether the store says that this reader is the last that claimed."""
@@ -242,20 +245,22 @@ class BufferMachine(RuleBasedStateMachine):
         if reader.group is not None:
             cursor = self.store.cursor(cursor_key(reader.group, reader.generation))
             return cursor is not None and cursor.claim_id == claim_id
-        assert self.store.head is not None
-        return self.store.head.owner is not None and self.store.head.owner.claim_id == claim_id
+        return self.store.is_owner(reader.consumer.epoch, claim_id)
 
     def is_alive(self, reader: Reader) -> bool:
         """Whether the generation that this reader knows is still its group's."""
+        if reader.group is None:
+            return True
         assert self.store.head is not None
-        group = self.store.head.groups.get(reader.group or "")
-        return reader.group is None or (group is not None and group.generation == reader.generation)
+        group = self.store.head.groups.get(reader.group)
+        return group is not None and group.generation == reader.generation
 
     def next_for(self, reader: Reader) -> int:
         """What this reader has to get next."""
         if reader.following is not None:
             return reader.following
-        assert self.store.head is not None
+        if self.store.head is None:
+            return 0  # nothing was ever written
         if reader.group is not None:
             return self.store.frontier(reader.group)
         owner = self.store.head.owner

@@ -125,11 +125,11 @@ class Consuming(Process):
 
     def is_life_over(self) -> bool:
         """Whether the group was reset or deleted since it was opened here."""
+        if self.group is None:
+            return False
         head = self.simulation.store.head
         assert head is not None
-        return self.group is not None and (
-            self.group not in head.groups or head.groups[self.group].generation != self.life
-        )
+        return self.group not in head.groups or head.groups[self.group].generation != self.life
 
     def is_gone(self, batch: BatchDescriptor) -> bool:
         head = self.simulation.store.head

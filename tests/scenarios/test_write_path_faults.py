@@ -149,7 +149,7 @@ def test_process_killed_at_a_store_call_loses_nothing_it_reported(
     found = [entry for batch in consumer for entry in batch.entries]
     assert found[: len(reported)] == reported
     assert len(found) <= len(reported) + 1, "at most the entry that was under way is there unreported"
-    with Producer(url, profile=profile) as another:
+    with Producer(url, profile=profile, manifest_path="manifest") as another:
         another.produce(b"next").result(timeout=60)
     assert [entry for batch in consumer for entry in batch.entries] == [b"next"]
 

@@ -21,7 +21,7 @@ from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, TopicConsumer
 from forebay.runtime.spark.offsets import Position, from_json, to_json
 from forebay.runtime.spark.stream import StreamReader
-from forebay.testing import Crash
+from forebay.testing import Crash, ManualClock
 
 
 @pytest.fixture
@@ -239,13 +239,6 @@ def test_existing_group_cannot_start_beyond_the_end(store: MemoryStore) -> None:
     Consumer(store, group="etl").close()
     with pytest.raises(InvalidInput, match="there is no batch 7 yet; the next one will be 6"):
         stream_reader(store, startingOffsets="7").initialOffset()
-
-
-def test_buffer_that_is_not_there_is_not_made() -> None:
-    store = new_store()
-    with pytest.raises(NotFound, match="its URL is wrong"):
-        stream_reader(store).initialOffset()
-    assert list(store.list()) == []
 
 
 # Limits
@@ -550,3 +543,50 @@ def test_progress_reports_where_the_buffers_end(topic: Topic) -> None:
     reported = query.reader.reportLatestOffset()
     assert reported is not None
     assert {number: position.next for number, position in from_json(reported).items()} == {0: 2, 1: 0}
+
+
+# A buffer that does not exist yet
+
+
+@pytest.mark.parametrize("options", [{}, {"startingOffsets": "earliest"}, {"startingOffsets": "latest"}])
+def test_stream_waits_for_a_buffer_that_does_not_exist_and_creates_nothing(options: dict[str, str]) -> None:
+    store = new_store()
+    query = query_on(store, **options)
+    assert not query.run_batch()
+    assert not query.run_batch()
+    assert list(store.list()) == []
+    fill(store, *entries(0, 3))
+    assert query.run() == numbers(0, 3)
+    assert frontier_of(store) == 3
+
+
+def test_stream_waits_where_only_an_unnamed_consumer_was() -> None:
+    """The checkpoint names the buffer, and the first write gives it its id."""
+    store = new_store()
+    Consumer(store)
+    query = Query(lambda: stream_reader_without_group(store))
+    assert not query.run_batch()
+    fill(store, *entries(0, 3))
+    assert query.run() == numbers(0, 3)
+
+
+def test_stream_that_waits_says_so_and_again_every_minute(caplog: pytest.LogCaptureFixture) -> None:
+    store = new_store()
+    clock = ManualClock()
+    reader = StreamReader({"path": store.url, "group": "etl"}, ALL, clock=clock)
+    with caplog.at_level(logging.WARNING):
+        start = reader.initialOffset()
+        reader.latestOffset(start, ReadAllAvailable())
+        assert [store.url in message for message in caplog.messages] == [True]
+        clock.advance(60)
+        reader.latestOffset(start, ReadAllAvailable())
+    assert len(caplog.messages) == 2
+
+
+def test_query_for_what_is_available_now_refuses_a_buffer_that_does_not_exist() -> None:
+    store = new_store()
+    reader = stream_reader(store)
+    reader.prepareForTriggerAvailableNow()
+    with pytest.raises(NotFound, match=store.url):
+        reader.initialOffset()
+    assert list(store.list()) == []

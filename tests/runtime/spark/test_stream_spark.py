@@ -23,6 +23,7 @@ from spark_place import Place
 
 from forebay.buffer import create_topic
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.producer import Producer
 from forebay.buffer.topic import Topic
 from forebay.testing.servers import SeaweedServer
 
@@ -178,3 +179,25 @@ def test_driver_killed_again_and_again_at_any_moment_loses_and_doubles_nothing(
     finish(spark, place, tmp_path)
     assert written(spark, tmp_path) == texts(0, 120)
     assert frontier_of(store) == 120
+
+
+def test_stream_of_a_buffer_that_does_not_exist_waits_for_it_and_creates_nothing(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    url = f"file://{tmp_path}/later"
+    stream = spark.readStream.format("forebay").option("group", "etl").load(url)
+    query = (
+        stream.writeStream.format("memory")
+        .queryName("later")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        assert not (tmp_path / "later").exists()
+        with Producer(url) as producer:
+            producer.produce([b"a", b"b"]).result(60)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert spark.table("later").count() == 2

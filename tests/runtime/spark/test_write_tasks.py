@@ -303,7 +303,7 @@ def test_topic_is_held_in_the_partitions_that_are_written_to() -> None:
 
 def test_buffer_of_version_1_is_refused() -> None:
     store = new_store()
-    with Producer(store, profile="opendata") as producer:
+    with Producer(store, profile="opendata", manifest_path="manifest") as producer:
         producer.produce(b"x").result(timeout=30)
     with pytest.raises(Unsupported, match="migrate"):
         run_task(job_on(store), rows([b"a"]))
