@@ -36,6 +36,7 @@ class Fault(Enum):
     OWN_RETRY = "the store does it, the client library asks again, and reports the failed condition that it met"
     BUSY = "the store answers 409: try again"
     OVERLOADED = "the store answers 503 without having done it"
+    THROTTLED = "the store answers 429 without having done it: one object is written too often"
     FALSIFY = "the answer to a read has one bit of the object wrong; what is stored is right"
     DELAY = "it is done, slowly"
     STALL = "it waits until `release()`, and is then done"
@@ -53,6 +54,7 @@ WRITE_FAULTS = (
     Fault.OWN_RETRY,
     Fault.BUSY,
     Fault.OVERLOADED,
+    Fault.THROTTLED,
     Fault.DELAY,
 )
 """What a seeded schedule draws from unless told otherwise: every fault of a write after which the caller lives on."""
@@ -228,10 +230,10 @@ class FaultyStore(ObjectStore):
                 first = do()
                 # A put has no condition to fail: its library's retry simply succeeds.
                 return first if kind == "put" or not isinstance(first, Applied) else NotApplied(fault.value)
-            case Fault.BUSY:
+            case Fault.BUSY | Fault.THROTTLED:
                 if kind == "put":
                     raise Unavailable(f"{self.url}/{key}: injected into {kind}: {fault.value}")
-                return NotApplied(fault.value, condition_failed=False)
+                return NotApplied(fault.value, condition_failed=False, throttled=fault is Fault.THROTTLED)
             case _:
                 return self._do(fault, do)
 

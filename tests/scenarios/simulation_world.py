@@ -45,7 +45,7 @@ STEPS = 400
 BURSTS = (1, 1, 1, 2, 3, 5, 8, 15, 40)
 """How many requests somebody makes before it is another's turn."""
 PAUSES = (0.5, 60.0, 700.0, 700.0, 5_000.0, 100_000.0)
-READ_FAULTS = (Fault.FAIL, Fault.FAIL, Fault.FAIL, Fault.CRASH)
+READ_FAULTS = (Fault.FAIL, Fault.FAIL, Fault.FAIL, Fault.FALSIFY, Fault.FALSIFY, Fault.CRASH)
 EXPECTED = (Unavailable, Unknown, Timeout, Fenced, Trimmed, NotFound, Closed, BelowFloor)
 """What a process may be told. Anything else, such as `Corrupt`, has no reason here and fails the run."""
 REST = "rests"
@@ -65,6 +65,8 @@ class Line(FaultyStore):
         """The ids of the claims that were ever made from here."""
         self.doomed = False
         """Whether the next request is its last."""
+        self.was_falsified = False
+        """Whether the fault that it met last was a falsified answer."""
         self.request = ""
         """What it is about to do."""
         self._simulation = simulation
@@ -76,9 +78,9 @@ class Line(FaultyStore):
             self._simulation.values[key] = values
         return super().put(key, data)
 
-    def _call(self, kind: str, key: str, do: Callable[[], T]) -> T:
+    def _call(self, kind: str, key: str, do: Callable[[], T], falsify: Callable[[T], T] = lambda answer: answer) -> T:
         self.request = f"{kind} {key}"
-        return super()._call(kind, key, do)
+        return super()._call(kind, key, do, falsify)
 
     def _write(self, kind: str, key: str, do: Callable[[], Outcome]) -> Outcome:
         self.request = f"{kind} {key}"
@@ -204,6 +206,13 @@ class Simulation:
         if not self._troubled or self.random.random() >= self._fault_rate:
             return None
         fault = self.random.choice(FAULTS if is_write else READ_FAULTS)
+        if fault is Fault.FALSIFY:
+            # Version 1 has no checksum to tell by; and three wrong answers in a row are damage.
+            if self.store.head is None or process.line.was_falsified:
+                return None
+            self.seen["falsified reads"] += 1
+        process.line.was_falsified = fault is Fault.FALSIFY
+        self.seen["throttled writes"] += fault is Fault.THROTTLED
         # It is believed by who is forgotten or fenced at that very moment (rfcs/0005).
         if fault is Fault.OWN_RETRY and (self.forgetful or process.can_be_fenced):
             return Fault.LOSE_ANSWER

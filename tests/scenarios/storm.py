@@ -25,13 +25,15 @@ from pathlib import Path
 from random import Random
 from typing import Any, Self
 
+import msgspec
 import pyarrow.dataset as ds
 from runtime_child import GROUP
 from storm_child import FENCED, GAVE_UP, Part, entries_of, read_ledger
 
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.findings import Severity
-from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest import Head, Queue
+from forebay.buffer.manifest.head import KEPT_LASTING, Writer
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.verify import verify
 from forebay.gc import Collector
@@ -39,6 +41,7 @@ from forebay.gc import Collector
 GRACE = 0.4
 """Seconds: shorter than a stop, so that a producer that was stopped finds its upload below the floor."""
 WAIT = 120.0
+EARLIER_WRITERS = {f"pod-of-yesterday-{number}": number for number in range(4 * KEPT_LASTING)}
 NURSERY = Path(__file__).with_name("storm_child.py")
 
 
@@ -165,9 +168,17 @@ class Storm:
             for part in self._cast:
                 if part.group is not None:
                     Consumer(self.open_store(), group=part.group).close()
+            self._remember_writers()
         for part in self._cast:
             self._start(part)
         return self
+
+    def _remember_writers(self) -> None:
+        """Have the head know lasting writers of earlier days, so that those who come are sealed into buckets."""
+        writers = {f"={name}": Writer(number, 0) for name, number in EARLIER_WRITERS.items()}
+        Queue(self.open_store()).change_head(
+            lambda head: msgspec.structs.replace(head.touch(), writers=writers), lambda head: len(head.writers) > 1
+        )
 
     def __exit__(self, *_: object) -> None:
         self._nursery.close()
@@ -287,6 +298,8 @@ class Storm:
             self._check_files(found)
         durable = sum(self._check_producer(part.name, found) for part in self._cast if part.role == "producer")
         assert durable, f"seed {self.seed}: nothing was durable, so this says nothing"
+        if self.profile == "native":
+            self._check_writers()
         kept = self._check_store()
         swept = sum(line[1] for line in read_ledger(self.home / "sweeper.ledger"))
         return (
@@ -346,6 +359,17 @@ class Storm:
                 numbers = sorted({number for _life, number, _i in places})
                 assert numbers == list(range(1, len(numbers) + 1)), f"seed {self.seed}: {name} skipped a call"
         return durable
+
+    def _check_writers(self) -> None:
+        """Check that no lasting name is forgotten, and that some of them are in buckets."""
+        queue = Queue(self.open_store())
+        known = queue.lasting_writers()
+        lost = {name for name, number in EARLIER_WRITERS.items() if known.get(name) != number}
+        assert not lost, f"seed {self.seed}: writers are forgotten: {sorted(lost)[:5]}"
+        head = queue.last_seen()
+        assert isinstance(head, Head)
+        self.happened["writers sealed"] = sum(bucket.count for bucket in head.writer_buckets.values())
+        assert head.writer_buckets, f"seed {self.seed}: no writer was sealed"
 
     def _check_store(self) -> int:
         """Check that nothing dangles, before and after all is swept; return how many objects are left."""

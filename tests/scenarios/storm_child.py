@@ -38,6 +38,7 @@ from forebay.buffer.producer import Producer
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.gc import Collector
 from forebay.runtime import Runtime, Source
+from forebay.testing import Fault, FaultyStore
 
 FENCED, GAVE_UP, BROKEN = 3, 4, 5
 """Exit statuses: another took over; the store failed and the next life tries again; an error nobody may make."""
@@ -70,6 +71,10 @@ class Part:
     """End once nothing is left to do."""
 
     @property
+    def is_a_pod(self) -> bool:
+        return self.profile == "native" and self.life % 2 == 1
+
+    @property
     def ledger(self) -> Path:
         return Path(self.home, f"{self.name}.ledger")
 
@@ -78,7 +83,16 @@ class Part:
         return Path(self.home, "stop").exists()
 
     def open_store(self) -> ObjectStore:
-        return open_store(self.url, self.options)
+        """The store, of which an answer is wrong now and then, or a write is turned away as too frequent."""
+        store = open_store(self.url, self.options)
+        if self.profile != "native":
+            return store  # version 1 has no checksum to tell by
+        throttling = FaultyStore.seeded(
+            store, self.seed, rate=0.02, faults=[Fault.THROTTLED], only=["create", "replace"]
+        )
+        return FaultyStore.seeded(
+            throttling, self.seed + 1, rate=0.01, faults=[Fault.FALSIFY], only=["get", "get_if_changed"]
+        )
 
 
 class Ledger:
@@ -115,7 +129,8 @@ class SteppingClock(SystemClock):
 def produce(part: Part) -> None:
     """Produce calls of a few entries, a few of them in flight, and write down what became of each."""
     random, ledger = Random(part.seed), Ledger(part.ledger)
-    writer_id = part.name if part.lasting else None
+    # Of the others, every second one has a lasting name for its one life, as pods do.
+    writer_id = part.name if part.lasting else f"{part.name}-{part.life}" if part.is_a_pod else None
     with Producer(
         part.open_store(),
         profile=part.profile,  # type: ignore[arg-type]  # from JSON
@@ -132,7 +147,7 @@ def produce(part: Part) -> None:
             number += 1
             entries = entries_of(part.name, life, number)
             ledger.write("tried", life, number)
-            in_flight.append((number, producer.produce(entries, number=number if part.lasting else None)))
+            in_flight.append((number, producer.produce(entries, number=number if writer_id else None)))
             while len(in_flight) >= IN_FLIGHT or (in_flight and random.random() < 0.3):
                 _settle(part, ledger, life, *in_flight.popleft())
         for waiting in in_flight:
@@ -143,7 +158,7 @@ def _settle(part: Part, ledger: Ledger, life: int, number: int, handle: WriteHan
     try:
         handle.result(timeout=120)
     except ForebayError as error:
-        if part.lasting or isinstance(error, Closed | Timeout):
+        if part.lasting or part.is_a_pod or isinstance(error, Closed | Timeout):
             raise  # only a new life, which asks the buffer how far it came, may go on
         ledger.write("unknown" if isinstance(error, Unknown) else "failed", life, number)
     else:

@@ -34,7 +34,7 @@ SEEDS = 200
 EVENTS = (
     *("appends ok", "appends unknown", "appends failed", "appends of a lasting writer", "loads ok", "acks", "crashes"),
     *("claims of a group", "claims of the unnamed", "Fenced", "resets", "renewals", "expired holds", "holds lost"),
-    "lasting writers found in a bucket",
+    *("lasting writers found in a bucket", "falsified reads", "throttled writes"),
     *("trims", "sweeps", "segments", "landings", "stalls past the grace period", "migrations"),
 )
 """What a run must have met with to mean anything."""
