@@ -25,7 +25,7 @@ from forebay.buffer import names
 from forebay.buffer.checks import check_seconds
 from forebay.buffer.clock import SystemClock, system_random
 from forebay.buffer.closing import refuse_pickle, shows_unopened
-from forebay.buffer.errors import Closed, Fenced, ForebayError, InvalidInput, Unavailable
+from forebay.buffer.errors import Closed, Corrupt, Fenced, ForebayError, InvalidInput, Unavailable
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.head import Hold
 from forebay.buffer.manifest.topic import IsTopic
@@ -311,6 +311,10 @@ class HeldRange(_Held):
         while at < end:
             self.check()
             found = self._lease.queue.descriptors(at, min(_PIECE, end - at), state=self._head)
+            if not found:
+                raise Corrupt(
+                    f"{self._lease.queue.url} lists batch {at} no more: somebody deleted or replaced the manifest"
+                )
             yield from found
             at += len(found)
 

@@ -34,11 +34,11 @@ class Outage(FaultyStore):
     def begin(self, seconds: float) -> None:
         self.ends = self.clock.monotonic() + seconds
 
-    def _call(self, kind: str, key: str, do: Callable[[], T]) -> T:
+    def _call(self, kind: str, key: str, do: Callable[[], T], falsify: Callable[[T], T] = lambda answer: answer) -> T:
         if self.clock.monotonic() < self.ends:
             self.refusals.append(self.clock.monotonic())
             raise Unavailable(f"{self.url}/{key}: 503")
-        return super()._call(kind, key, do)
+        return super()._call(kind, key, do, falsify)
 
     def _write(self, kind: str, key: str, do: Callable[[], Any]) -> Any:
         if self.clock.monotonic() < self.ends:

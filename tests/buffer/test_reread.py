@@ -189,7 +189,8 @@ def test_event_log_is_read_though_any_read_is_falsified_once() -> None:
 def test_batch_without_a_checksum_is_read_again_if_it_does_not_decode() -> None:
     """In version 1 the manifest has no checksum, so damage shows only where the batch is decoded."""
     store = MemoryStore("memory://reread-v1")
-    with Producer(store, profile="opendata", flush_interval=1000, compression="zstd") as producer:
+    paths = {"manifest_path": "manifest", "data_prefix": "data"}
+    with Producer(store, profile="opendata", flush_interval=1000, compression="zstd", **paths) as producer:
         producer.produce([b"a" * 1000, b"b" * 1000])
         producer.flush().result(timeout=60)
     (found,) = Queue(store).descriptors(0, 10)

@@ -11,6 +11,7 @@ import pytest
 
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.errors import Unavailable
+from forebay.buffer.manifest import Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
 from forebay.gc import Collector
@@ -95,6 +96,7 @@ def test_uploads_that_become_slower_and_slower_become_durable(inner: MemoryStore
 
 def test_upload_that_the_floor_always_passes_fails_as_not_stored(inner: MemoryStore, clock: ManualClock) -> None:
     """Each upload takes two days, and names are made a day ahead at most."""
+    Queue(inner).register_writer()
     store = SlowStore(inner, clock, lambda _: 2 * 86_400.0, grace=1.0)
     with pytest.raises(Unavailable, match="nothing of this batch was stored; raise the collector's grace"):
         produce(store, 1)
@@ -104,6 +106,7 @@ def test_upload_that_the_floor_always_passes_fails_as_not_stored(inner: MemorySt
 
 def test_producer_whose_clock_is_behind_uploads_each_batch_once(inner: MemoryStore, clock: ManualClock) -> None:
     """Its names are made above the floor that it has seen, not by its clock alone."""
+    Queue(inner).register_writer()
     reader = Reader(inner, clock, grace=600.0)
     reader.read()
     store = FaultyStore(inner)

@@ -264,7 +264,8 @@ def test_batch_that_arrives_falsified_once_is_no_poison(letters: Producer, numbe
 def test_batch_without_a_checksum_that_arrives_falsified_once_is_no_poison(letters: Producer) -> None:
     """Version 1, uncompressed: only the decoder can notice."""
     store = MemoryStore("memory://falsified-v1")
-    with Producer(store, profile="opendata", compression="none", flush_interval=1000) as producer:
+    paths = {"manifest_path": "manifest", "data_prefix": "data"}
+    with Producer(store, profile="opendata", compression="none", flush_interval=1000, **paths) as producer:
         producer.produce([b"x" * 4000])
         producer.flush().result(timeout=60)
 

@@ -134,6 +134,8 @@ def produce(part: Part) -> None:
     with Producer(
         part.open_store(),
         profile=part.profile,  # type: ignore[arg-type]  # from JSON
+        manifest_path="manifest",
+        data_prefix="data",
         flush_interval=0.01,
         writer_id=writer_id,
         grace=part.grace,

@@ -122,7 +122,7 @@ def test_one_batch_is_gathered_while_one_is_stored_and_no_more_rows_are_taken() 
 
 
 def test_store_that_fails_fails_the_task() -> None:
-    store = FaultyStore(new_store(), {0: Fault.FAIL}, only={"put"})
+    store = FaultyStore(new_store(), dict.fromkeys(range(1000), Fault.FAIL), only={"put"})
     with pytest.raises(Unavailable):
         run_task(job_on(store, flush_size_bytes=1), rows([b"a"]), rows([b"b"]), rows([b"c"]))
 
