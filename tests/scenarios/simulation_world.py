@@ -208,7 +208,7 @@ class Simulation:
         fault = self.random.choice(FAULTS if is_write else READ_FAULTS)
         if fault is Fault.FALSIFY:
             # Version 1 has no checksum to tell by; and three wrong answers in a row are damage.
-            if self.store.head is None or process.line.was_falsified:
+            if self.migrating or self.store.head is None or process.line.was_falsified:
                 return None
             self.seen["falsified reads"] += 1
         process.line.was_falsified = fault is Fault.FALSIFY
