@@ -145,7 +145,7 @@ class FetchHandle:
 
         Raises:
             NotFound: its object is gone.
-            Corrupt: its bytes are not those that the manifest tells of, also when they are read again.
+            Corrupt: its bytes do not match the manifest's checksum, in three reads.
         """
         return read_sound(lambda: self._read(descriptor), self._clock)
 

@@ -34,7 +34,7 @@ RESERVE_KEY: Final = "gc.reserve"
 _RESERVE_BYTES: Final = 256 << 10
 """Several times the size of a manifest."""
 _TELL_SECONDS: Final = 60.0
-"""Shortest time between two warnings that nothing was ever written."""
+"""Minimum seconds between two warnings that nothing was ever written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ class Awaited:
             raise NotFound(f"nothing was ever written to {self.url}, or its URL is wrong")
 
     def opened_late(self) -> Source | Consumer:
-        """Return what to open now that it is there: all that it holds was written after the runtime began."""
+        """Return the source to open, now that it exists. All its entries were written after the runtime began."""
         if isinstance(self.given, Consumer):
             return self.given
         return replace(self._source, from_="earliest") if self._source.from_ == "latest" else self._source
