@@ -32,12 +32,12 @@ _MOST_PAUSE = 6.0
 
 
 class WriteSpacing:
-    """How far apart the writes of one object have to be, learned from the store's answers.
+    """Minimum time between two writes of one object, learned from the store's answers.
 
-    Most stores take writes of one object as fast as they come: then it is 0. Some take about one a second (Google Cloud
-    Storage, Cloudflare R2) and throttle what is more (429). The first throttled update sets it to a second. After that,
-    an update that is throttled although nobody else wrote widens it by half. One that may have met another writer's
-    write widens it a little. One that is not throttled narrows it a little.
+    It is 0 for most stores, which do not limit these writes. Some accept about one write per second (Google Cloud
+    Storage, Cloudflare R2) and answer 429 to further ones. The first throttled update sets the time to one second.
+    After that, a throttled update raises it by half if no other writer wrote in between, and by a little if one may
+    have. An update that is not throttled lowers it a little.
     """
 
     def __init__(self) -> None:
@@ -48,32 +48,32 @@ class WriteSpacing:
 
     @property
     def seconds(self) -> float:
-        """What to leave between two writes."""
+        """Minimum seconds between two writes."""
         return self._seconds
 
     def left(self, now: float) -> float:
-        """How long to wait before the next write, at a moment of the monotonic clock."""
+        """Seconds to wait before the next write; `now` is the monotonic clock."""
         return max(0.0, self._wrote_at + self._seconds - now)
 
     def pause(self, random: Random, throttled: int, asked: float) -> float:
-        """How long to wait after an update's write was throttled so many times: longer after the first few.
+        """Seconds to wait after an update was throttled `throttled` times: longer after the first few.
 
-        The waits of several writers differ, so that they do not come back at the same moment. `asked` is what the
-        store has asked for.
+        The time is random, so that several writers do not come back at the same moment. It is at least `asked`, the
+        seconds that the store asked for.
         """
         longer = _LENGTHEN_PAUSE ** min(max(0, throttled - _PATIENT_PAUSES), 20)
         return max(asked, min(_MOST_PAUSE, self._seconds * longer) * random.uniform(0.5, 1.0))
 
     def note_throttled(self, *, alone: bool) -> None:
-        """Learn from an update that was throttled; once for each, however often it was.
+        """Learn from a throttled update. Called once per update, even if it was throttled several times.
 
-        `alone` says that the write before was this writer's own.
+        `alone` says that this writer also made the previous write.
         """
         widened = self._seconds * (_WIDEN if alone else _WIDEN_AMONG_OTHERS)
         self._seconds = min(_MOST_SPACING, widened) or _FIRST_SPACING
 
     def note_applied(self, now: float, *, throttled: bool, waited: float) -> None:
-        """Learn from an update that was applied at a moment of the monotonic clock, after it had waited so long."""
+        """Learn from an update that was applied at `now` (monotonic clock), after it had waited `waited` seconds."""
         self._wrote_at, self.last_waited = now, waited
         if not throttled:
             narrowed = self._seconds * _NARROW

@@ -46,7 +46,7 @@ def check_seconds(value: Any, name: str, *, least: float = 0.0, zero: bool = Fal
 
     Args:
         value: what the caller passed.
-        name: what the caller knows it as.
+        name: the parameter's name, for the error.
         least: the smallest number allowed.
         zero: whether 0 is allowed too.
     """

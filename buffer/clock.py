@@ -60,10 +60,11 @@ class SystemClock:
 
 
 def wait_on(condition: Condition, timeout: float | None = None) -> bool:
-    """Wait on a condition whose lock is held, as `Condition.wait` does; the lock is held again whatever happens.
+    """Wait on a condition as `Condition.wait` does. Its lock is held again afterwards, even after an interrupt.
 
-    A `KeyboardInterrupt` right after `Condition.wait` has let go of the lock leaves it free, and the `with` statement
-    around would then release what another thread holds. Needs a condition on an `RLock`, which knows its owner.
+    A `KeyboardInterrupt` right after `Condition.wait` has released the lock leaves it free. The caller's `with`
+    statement would then release a lock that another thread holds. Needs a condition on an `RLock`, which knows its
+    owner.
     """
     try:
         return condition.wait(timeout)

@@ -89,7 +89,7 @@ class ReadSide(Protocol):
 
 
 class _Place:
-    """Where a look found batches: what is needed to hand them out once, and to undo that."""
+    """Where in the manifest batches were found. Used to hand them out once, and to undo that."""
 
     __slots__ = ("cursor", "first", "last", "moved")
 
@@ -217,14 +217,14 @@ class Consumer(Closing):
 
         The cursor moves only once the batch is here: after an error or an interrupt, the next call reads the same one.
         An interrupt is any exception that Python raises between two instructions, such as `KeyboardInterrupt`. If it
-        comes after the cursor has moved, the cursor is moved back. If another thread has read on by then, nothing from
-        the interrupted batch on can be acknowledged here any more, and a new consumer reads it again.
+        comes after the cursor has moved, the cursor is moved back. If another thread has already read further, this
+        consumer cannot acknowledge the interrupted batch or later ones. A new consumer reads them again.
 
-        What remains: a second interrupt while the cursor is moved back, and one that comes when this call has returned
-        and the caller has not stored the result yet. CPython looks for signals only when a function begins, at the end
-        of a call of C code and when a loop jumps back, so `batch = consumer.next_batch()` leaves it no such moment,
-        unless a debugger or tracer is running. `ack` notices a lost batch, because it goes one by one; `ack_through`
-        cannot.
+        A batch can still be lost in two cases: a second interrupt comes while the cursor is moved back, or an interrupt
+        comes after this call has returned and before the caller has stored the result. The second cannot happen in
+        `batch = consumer.next_batch()` unless a debugger or tracer is running, because CPython checks for signals only
+        at a function's start, after a call of C code and at a loop's jump back. `ack` notices a lost batch, because it
+        goes one by one. `ack_through` cannot.
         """
         races = 0
         while True:
@@ -409,7 +409,7 @@ class Consumer(Closing):
 
     @property
     def reader(self) -> Reader:
-        """Who reads, for those who keep what they have done by it: the same until the group is reset or deleted.
+        """Identity of this reader, by which sinks keep their positions. It lasts until the group is reset or deleted.
 
         Without a group it may change with the first write (see `unwritten`).
         """
@@ -434,7 +434,7 @@ class Consumer(Closing):
 
     @property
     def unwritten(self) -> bool:
-        """Whether only unnamed consumers were here before the last look at the manifest: its format is still open."""
+        """Whether nothing was written as of the last look at the manifest, so that its format is still undecided."""
         return is_unwritten(self._queue.last_seen())
 
     @property
@@ -490,7 +490,7 @@ class Consumer(Closing):
         return {"buffer": self._store.url}
 
     def _look(self, max_batches: int) -> tuple[_Place | None, list[BatchDescriptor]]:
-        """What follows the cursor in the manifest, and where that is; None if there is nothing."""
+        """The batches after the cursor, and their place in the manifest; None if there are none."""
         for _ in range(MAX_SKIPS):
             self._check_open()
             cursor = self._cursor
@@ -506,9 +506,9 @@ class Consumer(Closing):
         raise self._outpaced()
 
     def _look_beyond(self, after: int, max_batches: int) -> list[BatchDescriptor]:
-        """What follows batches that were found and are not handed out; none if those are trimmed by now.
+        """The batches after `after`. Those up to `after` were found but not handed out; none if they were trimmed.
 
-        The next look from the cursor sees to what was trimmed.
+        The next look from the cursor then deals with the trimmed ones.
         """
         try:
             return self._side.look(self._claim, after, max_batches)
@@ -580,7 +580,7 @@ class Consumer(Closing):
                 if self._first_handed_out == place.first:
                     self._first_handed_out = None
             elif self._lost is None or self._lost > place.first:
-                # Another thread has read on. Nothing may be acknowledged past what nobody was given.
+                # Another thread has read further. No acknowledgement may pass a batch that no caller got.
                 self._lost = place.first
 
     def _hand_out_through(self, first: int, last: int) -> None:

@@ -145,12 +145,12 @@ class FetchHandle:
 
         Raises:
             NotFound: its object is gone.
-            Corrupt: its bytes are not those that the manifest tells of, also when they are read again.
+            Corrupt: its bytes do not match the manifest's checksum, in three reads.
         """
         return read_sound(lambda: self._read(descriptor), self._clock)
 
     def _read(self, descriptor: BatchDescriptor) -> bytes | memoryview:
-        patience = Patience(self._clock, system_random(), self._retry_timeout)  # which does not pickle, and this does
+        patience = Patience(self._clock, system_random(), self._retry_timeout)  # made here: it does not pickle
         try:
             data = patience.call(lambda: self.store.get(descriptor.location)).data
         except NotFound as error:
@@ -183,7 +183,7 @@ class FetchHandle:
             Corrupt: the bytes are no batch, or unpack to more than the manifest says.
         """
         if descriptor.facts is not None:
-            return self._decode(descriptor, data)  # its checksum was right: reading it again would change nothing
+            return self._decode(descriptor, data)  # its checksum was right, so another read would not help
         return read_sound(
             lambda: self._decode(descriptor, data),
             self._clock,
@@ -205,7 +205,7 @@ class FetchHandle:
 
 
 def _hint_at_doubled_folder(url: str, descriptor: BatchDescriptor) -> str:
-    """What to do about a location of version 1 that repeats the folder at the URL's end; else nothing."""
+    """Advice if a location of version 1 repeats the folder at the URL's end; else an empty string."""
     folders = url.partition("://")[2].split("/")[1:]
     ends = ("/".join(folders[start:]) for start in range(len(folders)))
     doubled = next((end for end in ends if end and descriptor.location.startswith(f"{end}/")), None)
@@ -213,7 +213,7 @@ def _hint_at_doubled_folder(url: str, descriptor: BatchDescriptor) -> str:
         return ""
     return (
         f"Its location repeats the URL's own folder {doubled}/. OpenData Buffer's locations begin at the bucket: "
-        f"leave {doubled} out of the URL, and put it in front of manifest_path. Otherwise: "
+        f"leave {doubled} out of the URL, and put it in front of manifest_path. If that is not the cause: "
     )
 
 

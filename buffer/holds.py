@@ -1,9 +1,9 @@
 """Holds: what a job plans to read, or has stored and not listed yet, stays until the job is done (rfcs/0005).
 
 A hold is written into the manifest's head, so no trim and no sweep that was decided without it can follow. A thread
-renews it while it is held, by raising a counter. Where that fails (a machine that slept, a store out of reach) the
-collector removes it `ttl` seconds after it first saw the last counter, by the store's time, and the job gets `Fenced`:
-it must stop, and may run again under a new hold. No entry is lost by that. No wall clock of a job decides anything.
+renews it by raising a counter. If that fails (the machine slept, or the store was out of reach), the collector removes
+the hold `ttl` seconds after it first saw the last counter, by the store's time. Then the job gets `Fenced`: it must
+stop, and may run again under a new hold. No entry is lost. The job's wall clock does not matter.
 
 A job of many processes plans in one of them, which hands the hold over: the others keep it by its ticket.
 """
@@ -49,7 +49,7 @@ _RENEWALS_IN_A_TTL = 3
 _JITTER = 0.25
 """Share of its pause that each process which keeps a shared hold waits less at most, so that not all look at once."""
 _MOST_SECONDS = 1e9
-"""Maximum time to live, about 30 years: more would never be over."""
+"""Maximum time to live in seconds, about 30 years."""
 
 
 class Ticket(Struct, frozen=True):
@@ -60,7 +60,7 @@ class Ticket(Struct, frozen=True):
     renewals: int
     """The counter of renewals that the process which handed it over saw last."""
     renewed_ms: int
-    """When that process renewed it last, by its wall clock. Only a hint: if it is not recent, look before going on."""
+    """When that process last renewed it, by its wall clock. Only a hint: if it is not recent, a look comes first."""
 
 
 def check_ttl(value: Any, name: str) -> float:
@@ -115,7 +115,7 @@ def hold(
         purpose: shown to whoever wonders what holds the collector back.
         storage_options: credentials, endpoint and client of the store.
         manifest_path: the manifest's key below `url`.
-        clock: whose monotonic time says when to renew it.
+        clock: its monotonic time decides when to renew the hold.
         random: what its id is drawn from.
 
     Raises:
@@ -204,8 +204,8 @@ def keep_hold(
 ) -> KeptHold:
     """Return a hold that another process handed over, renewed from here as well until this is closed.
 
-    Nothing is sent before it is due, and a process that finds that another has renewed it writes nothing: a thousand
-    tasks of a job make hardly more writes than one. `random` is what this process's pace is drawn from.
+    No request is sent before a renewal is due, and a process writes nothing if another has renewed the hold. So a
+    thousand tasks of a job write hardly more often than one. `random` varies this process's pause.
     """
     lease = _Lease(_open(url, storage_options, manifest_path, clock, None), ticket.ttl, clock or SystemClock())
     lease.join(ticket, random or system_random())
@@ -267,7 +267,7 @@ class _Held:
         refuse_pickle(self, "it renews itself in its own process. Pass on what workers read, such as descriptors")
 
     def __del__(self) -> None:
-        lease = getattr(self, "_lease", None)  # it has none where the constructor failed
+        lease = getattr(self, "_lease", None)  # missing if the constructor failed
         if lease is not None and lease.stop():
             warnings.warn(
                 f"{self!r} was not closed: use `with` or close(). It keeps the collector back until it expires",
@@ -336,7 +336,7 @@ class KeptHold(_Held):
         self._lease.stop()
 
     def renew(self) -> None:
-        """Make sure of it now, by a look at the manifest. Writes only if a renewal is due.
+        """Check now, by a read of the manifest, that the hold is in force. Writes only if a renewal is due.
 
         Raises:
             Fenced: it expired and was removed.
@@ -363,9 +363,9 @@ class _Lease:
         self._pause = ttl / _RENEWALS_IN_A_TTL
         self._renewals = 0
         self._seen_at = 0.0
-        """When this process first saw that counter, by its monotonic clock. A pause later it is due."""
+        """When this process first saw that counter, by its monotonic clock. A renewal is due one pause later."""
         self._renewed_at = 0.0
-        """A moment not after the last renewal, by the same clock. The hold is in force for `ttl` from then on."""
+        """A moment at or before the last renewal, by the same clock. The hold is in force for `ttl` after it."""
         self._looked_at = -math.inf
         """When this process last looked at the hold or wrote it, by the same clock."""
 
@@ -375,8 +375,8 @@ class _Lease:
         self.hold_id = ticket.hold_id
         self.name = f"hold {self.hold_id} of {self.queue.url}"
         self._pause *= 1 - _JITTER * random.random()
-        # How old the last renewal is, only wall clocks can tell, and they may be wrong. So a ticket that seems fresh
-        # starts a timer here; any other, even one from the future, means a look before the job goes on.
+        # Only wall clocks tell how old the last renewal is, and they may be wrong. So a ticket that seems fresh starts
+        # a timer here. Any other, even one from the future, means a look before the job goes on.
         is_fresh = abs(self._clock.now_ms() - ticket.renewed_ms) < self._ttl_ms / _RENEWALS_IN_A_TTL
         self._note(ticket.renewals, self._clock.monotonic() - (0.0 if is_fresh else 2 * self._ttl))
         self._start_renewing()

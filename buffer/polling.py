@@ -68,7 +68,7 @@ class Arrivals(Generic[B]):
 
     def __next__(self) -> B:
         """Return the next batch. What an interrupt does to it is what `Consumer.next_batch` says."""
-        # No `for` over the delays: leaving one ends the generator, which is a moment for an interrupt after the take.
+        # No `for` over the delays: leaving it closes the generator, where an interrupt could come after the take.
         races, delays = 0, self._delays()
         try:
             while (delay := next(delays, None)) is not None:

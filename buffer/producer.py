@@ -46,7 +46,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 OPENDATA_MANIFEST_PATH = "ingest/manifest"
 OPENDATA_DATA_PREFIX = "ingest"
-"""Where OpenData Buffer keeps a buffer, below the bucket's root, unless it is told otherwise."""
+"""Where OpenData Buffer keeps the manifest by default, below the bucket's root."""
 
 _MOST_FLUSHED = DEFAULT_MAX_RAW_BYTES - MAX_CALL_BYTES
 """With one more call a batch is as large as readers take."""
@@ -76,12 +76,13 @@ class ProduceHandle(WriteHandle[None], eq=False, gc=False):
 
     @property
     def ingestion_time_ms(self) -> int | None:
-        """When `produce` took the entries in, in milliseconds since 1970: what their readers are told.
+        """The time that readers see for these entries: when `produce` took them, in milliseconds since 1970.
 
-        None until they are put into a batch, which is before they are durable; and for a number that was durable
-        already.
+        None until they are put into a batch, which happens before they are durable. It stays None for a repeated call
+        whose number was durable already.
         """
-        # Until then it is the call, after a failure the error: a look at the type costs the many who never ask nothing.
+        # `outcome` holds the call until then, and the error after a failure. Checking its type here costs other calls
+        # nothing.
         return self.outcome if isinstance(self.outcome, int) else None
 
     @property
@@ -104,7 +105,7 @@ class Producer(AsyncClosing):
     Args:
         url: the buffer, such as `s3://lake/clicks`, or its store if it is open already.
         profile: the format of a buffer that nothing was written to yet: `native`, or `opendata`, which OpenData
-            Buffer's producers and consumers share. Any other buffer is written as what it is.
+            Buffer's producers and consumers share. A buffer that was written to keeps its format.
         manifest_path: the manifest's key below `url`; by default `manifest`, and `ingest/manifest` with `opendata`.
         data_prefix: the folder below `url` that batches are stored in; by default `data`, and `ingest` with `opendata`.
         flush_interval: a batch is stored at the latest so many seconds after the flush before.
@@ -231,7 +232,7 @@ class Producer(AsyncClosing):
     ) -> ProduceHandle:
         """Queue entries, and return a handle: `handle.result(timeout)` or `await handle` return once they are durable.
 
-        Then `handle.ingestion_time` is the time that readers are told for them.
+        Then `handle.ingestion_time` is the time that readers see for them.
 
         Blocks while the buffers are full, for at most `timeout` seconds if given. Not for signal handlers and
         finalizers (`__del__`), which may interrupt the very thread that is in here.

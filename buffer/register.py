@@ -42,7 +42,7 @@ _BACKOFF_BASE = 0.02
 _BACKOFF_CAP = 1.0
 _MOST_THROTTLED = 10_000
 _THROTTLED_LONGER = 10
-"""While the store throttles writes and any writer gets on, an update may take so many times its limit of time."""
+"""While the store throttles and any writer makes progress, an update may take this many times its time limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Limits:
     """Reads and writes that failed or lost a race, together. Writes that the store throttled do not count."""
     max_seconds: float = 60.0
     """Checked between attempts: a request that hangs is ended by the store's own time-out. While the store throttles
-    writes, this is the time in which no writer at all got on, and ten times as long is the bound."""
+    writes, this limits the time without progress by any writer, and the whole update may take ten times as long."""
 
     def __post_init__(self) -> None:
         check_whole(self.max_attempts, "max_attempts", least=1)
@@ -61,7 +61,7 @@ class Limits:
 
     @classmethod
     def within(cls, seconds: float) -> Limits:
-        """Return limits of a time: the usual number of attempts, or as many as that time has room for."""
+        """Return limits for `seconds`: the usual number of attempts, or more if the time allows more."""
         return cls(max(100, math.ceil(4 * seconds)), seconds)
 
 
@@ -109,14 +109,14 @@ class Register(Generic[T]):
         self.clock = clock or SystemClock()
         self.random = random or system_random()
         self.spacing = WriteSpacing()
-        """How far apart the store wants the writes of this object, as learned here."""
+        """Minimum time between two writes of this object, as learned from the store."""
         self._counters = Lock()
         self._writes = 0
         self._conflicts = 0
         self._throttled = 0
         self._waited = 0.0
         self.own_version: str | None = None
-        """The version that the last write from here made."""
+        """The version that this register's last write created."""
 
     @property
     def url(self) -> str:
@@ -135,7 +135,7 @@ class Register(Generic[T]):
 
     @property
     def throttled(self) -> int:
-        """How many writes so far the store turned away because they came too often."""
+        """How many writes the store has throttled so far."""
         return self._throttled
 
     @property
@@ -376,7 +376,7 @@ class _Update(Generic[T]):
             raise Unknown(f"{url}: a write may yet be applied ({self._last_trouble}); read before repeating it")
         if self._throttled:
             raise Timeout(
-                f"{url}: the store takes few writes of one object, and throttled {self._throttled} of this update "
+                f"{url}: the store limits writes to one object, and throttled {self._throttled} writes of this update "
                 f"({self._last_trouble}); nothing was applied. Spread the writers over more partitions"
             )
         raise Timeout(

@@ -63,12 +63,12 @@ class HoldStats:
     ttl_seconds: float | None
     """How long it lives without a renewal; None if an older release took it."""
     renewals: int
-    """How often it was renewed so far."""
+    """Number of renewals so far."""
     expires_ms: int | None
     """The store's time from which a collector removes it unless it is renewed; None if no collector has seen its last
     renewal yet."""
     expired: bool
-    """Whether its time is up, as far as the clock here can tell: the next collection removes it."""
+    """Whether it has expired, by this machine's clock: the next collection removes it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ class BatchStorage:
         return again
 
     def append(self, batches: Sequence[Uploaded], append: Callable[[Sequence[Uploaded]], object]) -> Sequence[Uploaded]:
-        """Have batches appended by `append`, under new names where the collector's floor has passed the old ones.
+        """Append batches by `append`, and upload those again whose names the collector's floor has passed.
 
         Returns what was appended.
 
@@ -156,11 +156,11 @@ class BatchStorage:
         raise AssertionError("unreachable")
 
     def _age(self, uploaded: Uploaded) -> float:
-        """Seconds since the upload began, by the clock that has moved further."""
+        """Seconds since the upload began, by the wall clock or the monotonic clock, whichever shows more."""
         return max(self._clock.monotonic() - uploaded.at, (self._clock.now_ms() - uploaded.at_ms) / 1000)
 
     def _note_passed(self, floor: str, seconds: float, upload: int, batches: int) -> None:
-        """Name what is uploaded from now on so far ahead of the clock that the floor does not pass it again."""
+        """Name later uploads far enough ahead of the clock that the floor does not pass them again."""
         behind_ms = max(0, names.time_ms(floor) - self._clock.now_ms())
         # Room for an upload that takes twice as long as this one, and for twice as much again after each failure.
         room_ms = min(int(1000 * seconds * 2**upload), _MOST_ROOM_MS)
@@ -243,7 +243,7 @@ class BatchUploader:
         self._gap: ForebayError | None = None
 
     def begin_close(self) -> None:
-        """Let all uploads together, those that wait included, take no longer than one may: somebody waits for them."""
+        """Limit all uploads together, including queued ones, to the time that one may take: a caller waits for them."""
         self._storage.give_up_at(self._clock.monotonic() + self._retry_timeout)
 
     def flush_delta(self, filled: Filled, _epochs: range) -> Uploaded | None:

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("forebay.gc")
 
 RESERVE_KEY: Final = "gc.reserve"
-"""On a disk, an object that stands for nothing but the room it takes."""
+"""In a `file://` buffer, an object that reserves disk space for the manifest."""
 _RESERVE_BYTES: Final = 256 << 10
-"""Several times what a manifest takes."""
+"""Several times the size of a manifest."""
 _TELL_SECONDS: Final = 60.0
-"""Shortest time between two warnings that nothing was ever written."""
+"""Minimum seconds between two warnings that nothing was ever written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class BufferCollector:
         # Before the manifest: version 1 relies on seeing there whatever was listed by this time.
         store_time_ms = self._store_time()
         state = self._queue.read()
-        # Beside an unwritten manifest, a native producer may be about to list what it has uploaded: however long it
-        # pauses, the age of its object says nothing.
+        # The manifest is unwritten: a native producer may have uploaded its first batch and not listed it yet. However
+        # old the object is, it must stay.
         if store_time_ms is None or is_unwritten(state):
             self._tell_unwritten()
             return CollectionReport(self.url, dry_run)
@@ -109,8 +109,8 @@ class BufferCollector:
     def _free_disk(self, head: Head) -> int:
         """Make room for the manifest on a full disk, and return how many objects were deleted.
 
-        A head's floor never goes down: what it has let go of may be deleted without writing another head first. Where
-        that is nothing, there is the reserve.
+        A head's floor never goes down, so objects below it may be deleted without writing another head first. If there
+        are none, the reserve is deleted.
         """
         sweep = self._sweep(dry_run=False)
         CollectionV2(self._queue, head.buffer_id).delete(head, sweep, self._settings.data_prefix)

@@ -45,7 +45,7 @@ class Sweep:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that it met was really deleted."""
+        """Whether every deletion so far succeeded."""
         return not (self.dry_run or self.failed_count or self._is_stopped())
 
     def delete_below(self, folder: str, floor: str, *, written_before_ms: int | None = None) -> None:
@@ -65,7 +65,7 @@ class Sweep:
             folder: the folder's key.
             first: where the listing starts.
             end: where it ends; nothing named below this may be newly referred to.
-            reachable: tells, for the first and the last name of a part of the listing, which keys can be reached.
+            reachable: returns the keys that can be reached, for the first and the last name of a page of the listing.
         """
         self._delete(folder, self._unreachable(f"{folder}/", first, end, reachable))
 

@@ -68,14 +68,14 @@ def decide(
 ) -> Decision:
     """Return what to do to this very head.
 
-    `seen` are holds that were read before the store was asked for `now_ms`: only they can be stamped with it.
+    `seen` are holds that were read before `now_ms` was requested from the store: only they can be stamped with it.
 
     Raises:
         CursorNeeded: the frontier of one of its groups is not among those given.
         NodeNeeded: a node is not among those given.
     """
     expired = tuple(sorted(hold_id for hold_id, hold in head.holds.items() if hold.is_expired(now_ms)))
-    # One that was taken or renewed since is younger than `now_ms`, which would cut its time to live short.
+    # A hold taken or renewed since then is newer than `now_ms`: this stamp would shorten its time to live.
     stamps = {
         hold_id: now_ms
         for hold_id, hold in head.holds.items()

@@ -54,7 +54,7 @@ class CollectionV2:
     ) -> tuple[Decision, Head]:
         """Decide and write it, all on one head; return the decision and the head that has it in it.
 
-        `seen` are holds that were read before the store was asked for `now_ms`.
+        `seen` are holds that were read before `now_ms` was requested from the store.
 
         Starts again where it finds that it has to read something else first.
         """
@@ -85,7 +85,7 @@ class CollectionV2:
         raise Timeout(f"{self._queue.url}: groups kept appearing while it was read; nothing was trimmed. Try again")
 
     def delete(self, head: Head, sweep: Sweep, data_prefix: str) -> None:
-        """Delete what the head has let go of, what was never listed, and cursors of groups that are gone."""
+        """Delete objects below the floor, objects that were never listed, and cursors of deleted groups."""
         for folder in (data_prefix, SEGMENTS):
             sweep.delete_below(folder, head.gc_floor)
         self._delete_unlisted(head, sweep, data_prefix)
@@ -93,7 +93,7 @@ class CollectionV2:
         sweep.delete_old_cursors(head, self._read_head)
 
     def _delete_unlisted(self, head: Head, sweep: Sweep, data_prefix: str) -> None:
-        """Delete what is named below the reference floor and cannot be reached: it never will be (rfcs/0006)."""
+        """Delete objects below the reference floor that cannot be reached, and so never will be (rfcs/0006)."""
         first, end = max(head.gc_floor, head.swept), head.reference_floor
         if first >= end:
             return
@@ -112,7 +112,7 @@ class CollectionV2:
                         raise Corrupt(
                             f"{self._queue.url}: it refers to a segment that is not there ({error})"
                         ) from error
-            raise Timeout(f"{self._queue.url}: it kept changing while it was swept; the next collection goes on")
+            raise Timeout(f"{self._queue.url}: it kept changing during the sweep; the next collection continues it")
 
         for folder in (data_prefix, SEGMENTS):
             sweep.delete_unreachable(folder, first, end, reachable)

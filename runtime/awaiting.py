@@ -46,7 +46,7 @@ class Awaited:
         self._queue = Queue(store, role="runtime", clock=clock)
 
     def check_written(self) -> None:
-        """Return if something was written to it; of a `Consumer` without a group, if its reader's identity is final.
+        """Return if something was written to the source, so that its reader's identity is final.
 
         Raises:
             NotFound: nothing was ever written to it, or the bucket is missing.
@@ -64,13 +64,13 @@ class Awaited:
             raise NotFound(f"nothing was ever written to {self.url}, or its URL is wrong")
 
     def opened_late(self) -> Source | Consumer:
-        """Return what to open now that it is there: all that it holds was written after the runtime began."""
+        """Return the source to open, now that it exists. All its entries were written after the runtime began."""
         if isinstance(self.given, Consumer):
             return self.given
         return replace(self._source, from_="earliest") if self._source.from_ == "latest" else self._source
 
     def tell(self) -> None:
-        """Warn that it is waited for: at first, and again every minute."""
+        """Log a warning that it is awaited: at once, and then every minute."""
         now = self._clock.monotonic()
         if self._told_at is None or now >= self._told_at + _TELL_SECONDS:
             self._told_at = now
@@ -105,7 +105,7 @@ class Awaiting:
             self._pipeline.changed.notify_all()
 
     def forget(self, given: object) -> bool:
-        """Wait for a source no more; whether it was waited for. Whoever calls holds the lock."""
+        """Stop waiting for a source, and return whether it was awaited. The caller holds the lock."""
         found = next((one for one in self.sources if one.given is given or one.given == given), None)
         if found is not None:
             self.sources.remove(found)

@@ -41,8 +41,8 @@ class Runtime:
 
     Args:
         sources: buffers or topics, each a URL (for the unnamed consumer), a `Source`, or a `Consumer` that nobody has
-            read from yet, which stays the caller's to close. One that nothing was ever written to is waited for:
-            nothing is created, and a warning in the log names its URL, again every minute.
+            read from yet, which stays the caller's to close. If nothing was ever written to a source, the
+            runtime waits for it, creates nothing, and logs a warning with its URL every minute.
         sink: where rows go; the caller's to close.
         config: how much is done at once, and within which memory.
         decoder: what makes rows of a batch; by default one row an entry, as `Batch.records`.
@@ -91,8 +91,8 @@ class Runtime:
         """Read and commit until `stop` is called; then return how far it came.
 
         Args:
-            until_caught_up: end when all that was in the sources at the beginning is committed and acknowledged. There
-                is no waiting then: a source that nothing was ever written to is an error.
+            until_caught_up: end when all that was in the sources at the beginning is committed and acknowledged. A
+                source that was never written to is then an error.
             show_progress: a live view if there is a terminal and `rich`, lines in the log `forebay.runtime` if not.
 
         Raises:

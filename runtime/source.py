@@ -77,7 +77,7 @@ class Opening:
         opened: list[Consumer] = []
         try:
             for store in self._stores:
-                # The pipeline retries by itself, and says what it waits for meanwhile.
+                # The pipeline has its own retries, and shows what it waits for.
                 consumer = Consumer(
                     store, group=self._group, from_=self._from, retry_timeout=0, clock=clock, random=random
                 )

@@ -25,8 +25,8 @@ _T = TypeVar("_T")
 class Fault(Enum):
     """What can go wrong with one call.
 
-    A fault of a write's answer is a plain failure on a read. `FALSIFY` does nothing to a call that returns no object: a
-    write, a listing, a deletion, or a conditional read of what has not changed.
+    On a read, a fault of a write's answer is a plain failure. `FALSIFY` has no effect on calls that return no object:
+    writes, listings, deletions, and conditional reads of an unchanged object.
     """
 
     FAIL = "the request never reaches the store"

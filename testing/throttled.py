@@ -1,4 +1,4 @@
-"""A store that takes few writes of one object: as Google Cloud Storage and Cloudflare R2 do, which answer 429."""
+"""A store that limits writes to one object and answers 429, as Google Cloud Storage and Cloudflare R2 do."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class ThrottledStore(ObjectStore):
 
     Args:
         inner: the store that does the work.
-        writes_per_second: how many writes of one object it takes, evenly spread.
+        writes_per_second: maximum rate of writes to one object, evenly spread.
         retry_after: seconds that the answer asks to wait, as a `Retry-After` header does; 0 for an answer without.
-        clock: what the limit is measured by.
+        clock: measures the limit.
     """
 
     applied: Counter[str]
     """How many writes were applied, by key."""
     throttled: Counter[str]
-    """How many writes were turned away by the limit, by key."""
+    """How many writes were throttled, by key."""
 
     def __init__(
         self,

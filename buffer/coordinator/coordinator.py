@@ -143,14 +143,14 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
         return self._state.watermarks[durability]
 
     def wait_for_epoch(self, epoch: int, durability: Durability, timeout: float | None = None) -> None:
-        """Return once the watermark of a level has come to an epoch; it need not have been given to a write yet.
+        """Wait until the watermark of `durability` reaches an epoch, which may belong to a future write.
 
-        For whoever knows an epoch and has no handle, such as a reader that waits for what another one wrote. A write
-        that was rejected is passed over, so its own handle alone tells whether it succeeded.
+        For callers that know an epoch and have no handle, such as a reader that waits for another process's write. The
+        watermark also passes rejected writes: only a write's own handle tells whether it succeeded.
 
         Raises:
             Timeout: it was not reached in `timeout` seconds.
-            Closed: the coordinator was stopped before. If an error stopped it, that is raised instead.
+            Closed: the coordinator stopped first. If an error stopped it, that error is raised instead.
         """
         state = self._state
         deadline = None if timeout is None else state.clock.monotonic() + timeout

@@ -80,7 +80,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         self._run(self._write_deltas)
 
     def commit_groups(self) -> None:
-        """Flush storage, each time for all that is written, until there is no more; one thread does this."""
+        """Flush storage for everything written so far, and repeat until nothing is left. One thread does this."""
         self._run(self._commit_groups)
 
     def _run(self, work: Callable[[], None]) -> None:

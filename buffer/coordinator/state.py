@@ -40,7 +40,7 @@ class CoordinatorState:
         self.room = Condition(self.lock)
         """Writers wait here for their channel's capacity or for the cost bound."""
         self.moved = Condition(self.lock)
-        """For who waits on a write not yet applied, on a watermark, on a pause, or on the end."""
+        """Notifies threads that wait for a write to be applied, for a watermark, for a pause, or for the end."""
         self.uploads_ready = Condition(self.lock)
         self.commit_ready = Condition(self.lock)
 
@@ -203,7 +203,7 @@ def _wake(wakers: list[LoopWaker]) -> None:
 
 
 def tell(callback: Callable[[Any], object], handle: Handle[Any]) -> None:
-    """Call a done callback in the thread of whoever added it; an error in it is logged and stops nothing."""
+    """Call a done callback in the thread that added it. An error in it is logged and stops nothing."""
     try:
         callback(handle)
     except Exception:  # noqa: BLE001 -- logged

@@ -1,8 +1,8 @@
 """One partition as a file of JSON lines: finding places in it, appending, recovering a torn end, compacting.
 
 The first line says at which offset the file begins; each line after it is an event and begins with its offset and, from
-version 2 on, a checksum. A file of version 1 goes on without them until it is compacted. A last line without an end is
-an append that a process died in: readers stop before it, and the next append cuts it off.
+version 2 on, a checksum. A file of version 1 gets no checksums until it is compacted. If a process dies in an append,
+the last line may have no newline: readers stop before it, and the next append cuts it off.
 
 Every method is called with the topic's lock held, so nobody else changes the file meanwhile.
 """
@@ -64,7 +64,7 @@ class LinesFile:
         self._marks: list[int] = []
         """Where every 64th event begins."""
         self._checked_end = 0
-        """An end before which the last line is known to be whole."""
+        """Where the last line ended when it was last checked and found intact."""
 
     def close(self) -> None:
         """Let go of the file."""
@@ -147,14 +147,14 @@ class LinesFile:
         return before, self.bounds()
 
     def _check_last_line(self) -> None:
-        """Raise `Corrupt` if the last line is damaged: it may be two, and then the next offset is not what it seems."""
+        """Raise `Corrupt` if the last line is damaged: it may be two lines, and then the next offset would be wrong."""
         if self._next > self._first:
             self.read(self._next - 1, 1)
         self._checked_end = self._end
 
     def _cut_off_torn_line(self) -> None:
         torn = os.pread(self._fd, self._size - self._end, self._end)
-        # An append that was interrupted leaves a part of a line. All of it and one wrong byte is damage.
+        # An interrupted append leaves a part of a line. A complete line with a wrong last byte is damage.
         if self._end and self._version > 1 and _decode_line(torn[:-1], self._next, self._version) is not None:
             raise Corrupt(
                 f"{self._path}: the end of the last line, of offset {self._next}, is damaged: replace the file's last "
@@ -220,7 +220,7 @@ class LinesFile:
     def _check_count(self, last: bytes) -> None:
         """Raise `Corrupt` unless the last line has the offset that counting gave it.
 
-        A newline that was damaged, or came from damage, would else give the next event an offset that is not its own.
+        If damage removed or added a newline, the next event would otherwise get a wrong offset.
         """
         offset = self._next - 1
         if not last.startswith(_start_of_line(offset)):

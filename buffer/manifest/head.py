@@ -182,7 +182,7 @@ class Hold(Struct, frozen=True, array_like=True):
         return expiry_ms is not None and expiry_ms <= now_ms
 
     def needs_stamp(self, now_ms: int) -> bool:
-        """Whether no collector has stamped it yet, or only by a store clock that was wrong."""
+        """Whether it has no stamp yet, or a stamp in the future, from a store clock that was wrong."""
         return self.ttl_ms > 0 and (self.stamp_ms is None or self.stamp_ms > now_ms)
 
 
@@ -301,7 +301,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         return self._next(writers=self._with_writer(writer_id, Writer(0, self.revision + 1)))
 
     def append(self, batches: tuple[NewBatch, ...], writer_id: str, number: int, *, sealed: bool = False) -> Head:
-        """List batches at the end; `sealed` tells that the writer is in its bucket, if the head does not know it.
+        """List batches at the end. `sealed` says that a writer which is not in the head is in its bucket.
 
         Raises:
             BelowFloor: a batch is named below the floor for new names, and may have been swept.
@@ -330,7 +330,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
                 f"the manifest has no room for another lasting writer: {MAX_LASTING} are in it, and moving idle ones "
                 "out of it keeps failing. See the log for the reason, or remove old names: forebay writers forget"
             )
-        # A process that ends never asks again. A lasting writer does, so it is sealed and never forgotten.
+        # Only a lasting writer comes back after its process has ended, so it is sealed and never forgotten.
         unnamed = [known for known in writers if not _is_lasting(known) and known != writer_id]
         surplus = len(unnamed) + (not _is_lasting(writer_id)) - MAX_WRITERS
         for known in sorted(unnamed, key=lambda known: writers[known].revision)[: max(0, surplus)]:
@@ -353,9 +353,9 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         }
 
     def seal_writers(self, bucket: int, before: Bucket | None, after: Bucket, idle: Mapping[str, Writer]) -> Head:
-        """The head with a stored bucket in the place of writers that it holds, or as it is if that no longer fits.
+        """The head with `idle` writers replaced by their stored bucket; unchanged if the bucket was replaced meanwhile.
 
-        A writer that has appended since stays. The revision is left to the change that this goes with.
+        A writer that has appended since stays. The caller's own change raises the revision.
 
         Args:
             bucket: which one.
@@ -395,7 +395,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
 
         Args:
             heavy: the head is heavy with metadata, so more is sealed.
-            turn: the appender's place among those that may seal (`seal_turn`); who comes later waits for more entries.
+            turn: the appender's place among those that may seal (`seal_turn`); later ones wait for more entries.
         """
         run = self._last_run()
         if len(run) >= FANOUT + turn:
@@ -426,7 +426,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
     def seal(self, ref: Ref, children: tuple[Ref, ...] = ()) -> Head:
         """The head with a stored node in the place of what it holds, or as it is if that no longer stands there.
 
-        The revision is left to the change that this goes with. `children` are the references in an index node.
+        The caller's own change raises the revision. `children` are the references in an index node.
         """
         if ref.name < self.lowest_new_name:
             return self
@@ -522,9 +522,9 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
     ) -> Head | None:
         """What the collector writes: trimmed below `point`, without expired holds, both floors raised towards `floor`.
 
-        Floors stop at the floor of every hold left and never go down; `gc_floor` stops at the smallest name still
-        reachable, too. `stamps` has the store's time for each hold that is stamped with it. None if nothing would
-        change.
+        Neither floor goes down, or above the floor of a remaining hold. `gc_floor` also stays at or below the smallest
+        name that is still reachable. `stamps` maps each hold that gets a stamp to the store's time. None if nothing
+        would change.
 
         Raises:
             NodeNeeded: a node to trim through is not among those given.

@@ -31,7 +31,7 @@ class Pace:
     """One writer's share of a manifest that several write.
 
     Everybody reads in the head who else appends, and comes to the same share without asking anybody. Who is alone has
-    nothing to wait for, unless the store limits how often one object may be written: then all share what it takes.
+    nothing to wait for, unless the store limits the writes of one object: then all writers share that limit.
     """
 
     def __init__(self, writer_id: str, *, spacing: WriteSpacing | None = None, clock: Clock | None = None) -> None:
@@ -48,7 +48,7 @@ class Pace:
         """What to leave between the beginnings of two appends."""
         if not self._spacing.seconds:
             return self._seconds
-        # Whoever the store throttles appends seldom: it is not to be forgotten as soon as others are.
+        # A throttled writer appends seldom, so it is remembered for longer than others.
         recently = self._clock.monotonic() - _REMEMBERED_SECONDS
         share = self._spacing.seconds * (1 + sum(seen > recently for _, seen in self._others.values()))
         # Counted from the beginning of an append, which may have waited long for its own turn.
@@ -79,7 +79,7 @@ class Pace:
         self._seconds = min(_MOST_SECONDS, _ATTEMPTS_APART * others * median(self._attempts))
 
     def _remember_others(self, head: Head) -> None:
-        """Note when each other writer was last found to have written."""
+        """Note when each other writer was last seen to have written."""
         now, known = self._clock.monotonic(), self._others
         self._others = {
             name: known[name] if name in known and known[name][0] == writer.revision else (writer.revision, now)

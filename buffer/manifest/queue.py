@@ -63,11 +63,11 @@ _HEAVY_BYTES = 256 << 10
 """A head larger than that holds much metadata: it is sealed sooner."""
 _MOST_STALE_READS = 5
 _QUIET_LOOKS = 32
-"""Looks in a row that find a manifest of version 1 unchanged, until its writer takes itself for the only one."""
+"""Number of looks in a row that find a version 1 manifest unchanged, before its writer stops looking first."""
 _MOST_SEALS = 8
 """Nodes that one append stores at most; ordinary ones store none or one."""
 _MOST_REGISTRATIONS = 10
-"""How often one append registers its writer before it gives up: others may have it forgotten in between."""
+"""Maximum registrations in one append: other writers may displace this one between its registration and its append."""
 
 
 class PlaceConsumed(Unknown):
@@ -185,7 +185,10 @@ class Queue:
         with self._lock:
             state = self.read()
             if self.last_seen() is None:
-                raise NotFound(f"{self.url} is not there: nothing was ever written to this buffer, or its URL is wrong")
+                raise NotFound(
+                    f"{self.url} is not there: nothing was ever written to this buffer, or its URL is wrong: "
+                    "check the URL"
+                )
             return state
 
     def last_seen(self) -> State | None:
@@ -288,7 +291,7 @@ class Queue:
         )
 
     def register_writer(self) -> None:
-        """Have the manifest know this writer before its first append: its absence then means that it was forgotten.
+        """Register this writer in the manifest before its first append. If it is missing later, it was forgotten.
 
         Raises:
             Backpressure: the manifest has no room for another lasting writer; nothing was written.
@@ -310,7 +313,7 @@ class Queue:
         return self.writer_id.startswith(LASTING)
 
     def find_writer(self, head: Head) -> Writer | None:
-        """Return how far this writer has come, from the head or from its bucket; None if neither knows it.
+        """Return this writer's last append, from the head or from its bucket; None if it is in neither.
 
         Raises:
             Unavailable: its bucket was replaced since the head was read: read the head again.
@@ -368,7 +371,7 @@ class Queue:
             with suppress(_BucketReplaced):
                 self.change_head(partial(_forget, writer_id, before, after), is_mine)
                 return True
-        raise Timeout(f"{self.url}: other writers kept changing; {name!r} was not removed. Try again")
+        raise Timeout(f"{self.url}: other writers kept changing the manifest; {name!r} was not removed. Try again")
 
     def lasting_writers(self) -> dict[str, int]:
         """Return the number of every lasting writer's last append, by name. Reads every bucket."""
@@ -668,7 +671,7 @@ class Queue:
                 met = self._register.conflicts - conflicts
                 self._undisturbed &= met == 0
                 self._quiet_looks = 0 if met else self._quiet_looks
-                # What the store made us wait for says nothing about how long an attempt takes.
+                # The time spent waiting for the store's limit is not part of how long an attempt takes.
                 seconds = self._clock.monotonic() - began - (self._register.waited - waited)
                 self._attempt_seconds = seconds / (1 + met + self._register.throttled - throttled)
                 if isinstance(self.last_seen(), Manifest):
@@ -677,10 +680,9 @@ class Queue:
                 metrics.manifest_conflicts.add(met, self._attributes)
 
     def _is_alone_again(self) -> bool:
-        """Whether enough looks in a row found nothing new to write without one the next time.
+        """Whether enough looks in a row found no change, so that the next write needs no look first.
 
-        A head names its writers, and the pace follows from them: one look is enough. A manifest of version 1 names
-        nobody, so only many looks tell.
+        A head names its writers, so one look is enough. A manifest of version 1 does not, so it takes many.
         """
         return self._quiet_looks >= (_QUIET_LOOKS if isinstance(self.last_seen(), Manifest) else 1)
 
@@ -701,13 +703,13 @@ class Queue:
         return Head(buffer_id=self.new_id())
 
     def _unwritten(self) -> Manifest:
-        """What the unnamed consumer makes of a missing manifest: the first writer decides the format, not a reader."""
+        """The manifest that an unnamed consumer creates if there is none. It leaves the format to the first writer."""
         self._empty()  # raises where the manifest was deleted
         return Manifest.empty(self.url)
 
 
 def _owns(state: State, claim: Claim) -> bool:
-    """Whether a claim is the newest one. An empty claim id is that of a claim made in version 1, known by its epoch."""
+    """Whether a claim is the newest one. Claims made in version 1 have an empty id and are compared by epoch."""
     if state.epoch != claim.epoch:
         return False
     owner = state.owner if isinstance(state, Head) else None

@@ -46,7 +46,7 @@ def read_state(data: bytes | memoryview, location: str) -> State:
 
 
 def is_unwritten(state: State | None) -> bool:
-    """Whether only unnamed consumers were here: such a manifest is of version 1, but does not fix the format yet."""
+    """Whether only an unnamed consumer created it. Such a manifest has version 1, but the format is still undecided."""
     return isinstance(state, Manifest) and state.next_sequence == 0 and 0 < state.epoch < MAX_NUMBER
 
 

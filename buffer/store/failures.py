@@ -20,9 +20,9 @@ _NO_OBJECT = frozenset({"NoSuchKey", "BlobNotFound"})
 NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
 """Codes that say that the bucket itself is missing."""
 BROKEN_CLIENT = "BrokenClient"
-"""The client library failed by itself, as libraries of versions that do not fit together do."""
+"""The client library itself failed, for example because of incompatible versions."""
 SHAKEN_CLIENT = "ShakenClient"
-"""As `BROKEN_CLIENT`, but a lost connection may have done it: it is worth another attempt."""
+"""As `BROKEN_CLIENT`, but a lost connection may be the cause, so another attempt makes sense."""
 _PROGRAMMING_ERRORS = (TypeError, ImportError, NameError, SyntaxError, NotImplementedError, AssertionError)
 _EXISTS = frozenset({"BlobAlreadyExists"})
 _BAD_CREDENTIALS = frozenset(
@@ -78,7 +78,7 @@ class Failure:
         if self.never_sent:
             return False
         answered = self.status is not None and 300 <= self.status < 500 and self.status != 408
-        # With any other status, a code of slowness may come from something between here and the store.
+        # With any other status, a code such as SlowDown may come from a proxy.
         answered = answered and (self.status == 429 or self.code not in _SLOW)
         return not (self.sent_once and (answered or self.status == 501))
 
@@ -103,7 +103,7 @@ def parse_retry_after(header: str | None) -> float:
 
 
 def broken_client(error: Exception, told: str, packages: Sequence[str], *, sent: bool) -> tuple[str, str] | None:
-    """Return code and detail if an error is the client library's own and says nothing of the store; else None.
+    """Return code and detail if the error comes from the client library and not from the store; else None.
 
     Args:
         error: what the library raised.
@@ -116,8 +116,8 @@ def broken_client(error: Exception, told: str, packages: Sequence[str], *, sent:
     code = SHAKEN_CLIENT if sent and isinstance(error, AttributeError) else BROKEN_CLIENT
     found = ", ".join(f"{name} {_version(name)}" for name in packages)
     return code, (
-        f"{type(error).__name__}: {told}; the client libraries failed by themselves and may not fit together: check "
-        f"the versions of {found}"
+        f"{type(error).__name__}: {told}; the client libraries failed, and their versions may be incompatible: "
+        f"check {found}"
     )
 
 

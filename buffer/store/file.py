@@ -8,7 +8,8 @@
   since both files exist at the moment of the rename; inodes are reused, so the time is made to grow with every write.
 
 - An object is a regular file. Symbolic links below the store's folder are not followed, and pipes, sockets and devices
-  are not opened: whoever may write to the folder could otherwise lead a collector out of it, or hang a reader.
+  are not opened. Otherwise anyone who can write to the folder could make a collector delete outside it, or hang
+  a reader.
 
 `flock` over a network file system is as good as that file system: use this store on a local disk.
 """
@@ -58,18 +59,18 @@ _LEFTOVER_AGE_NS = 3600 * 10**9
 
 
 LOCK_SECONDS = 60.0
-"""How long a write waits for a lock. Forebay holds one for a rename, so another program has it by then."""
+"""Maximum wait for a lock, in seconds. forebay holds a lock only for a rename, so another program must hold it."""
 _LOCK_PAUSE = 0.0005
 _LONGEST_LOCK_PAUSE = 0.02
 _RESCUE_PAUSE_SECONDS = 60.0
-"""Least time between two searches of a full disk for what killed processes left."""
+"""Minimum seconds between two searches of a full disk for temporary files of killed processes."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _LATER_TIMES = 20
-"""Attempts to give a file a later time, each by ten times as much: the last is centuries."""
+"""Attempts to give a file a later time. Each adds ten times as much as the last, up to centuries."""
 
 
 class _NotAnObjectError(Exception):
-    """Something stands at an object's place that is not a regular file."""
+    """There is something other than a regular file at an object's path."""
 
 
 class _FolderNotSyncedError(Exception):
@@ -82,7 +83,7 @@ class FileStore(ObjectStore):
     Args:
         url: `file:///absolute/path`.
         lock_seconds: how long a write waits while another program holds the lock of its folder.
-        clock: what that is measured by.
+        clock: measures that wait.
     """
 
     def __init__(self, url: str, *, lock_seconds: float = LOCK_SECONDS, clock: Clock | None = None) -> None:
@@ -252,7 +253,7 @@ class FileStore(ObjectStore):
             temporary.unlink(missing_ok=True)
 
     def _write_temporary(self, path: Path, data: Data) -> Path:
-        """Write a synced temporary file; on a full disk, again if leftovers of killed processes could be removed."""
+        """Write a synced temporary file. On a full disk, remove leftovers of killed processes and try once more."""
         try:
             return self._write_once(path, data)
         except OSError as error:
@@ -277,7 +278,7 @@ class FileStore(ObjectStore):
     def _free_space(self, written: Path) -> int:
         """Remove old temporary files from every folder, and return how many; once a minute at most.
 
-        `written` is the folder that a write was just tried in, so its time is the file system's time of now.
+        `written` is the folder of the write that just failed, so its time is the file system's current time.
         """
         now = self._clock.monotonic()
         if self._rescued_at is not None and now < self._rescued_at + _RESCUE_PAUSE_SECONDS:
@@ -322,7 +323,7 @@ class FileStore(ObjectStore):
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Return whether a store's error came of a full disk, or of a user's full quota on it."""
+    """Return whether a full disk, or a user's full quota on it, caused a store's error."""
     for _ in range(10):  # a chain of causes is short
         if error is None:
             return False
@@ -430,7 +431,7 @@ def wait_for_lock(descriptor: int, path: Path, seconds: float, clock: Clock) -> 
     """Lock an open file for this program alone.
 
     Raises:
-        Unavailable: another program did not let it go in so many seconds.
+        Unavailable: another program held the lock for `seconds`.
     """
     deadline: float | None = None
     random = system_random()
@@ -444,8 +445,8 @@ def wait_for_lock(descriptor: int, path: Path, seconds: float, clock: Clock) -> 
                 deadline = now + seconds
             if now >= deadline:
                 raise Unavailable(
-                    f"{path} was locked by another program for {seconds:g} seconds; nothing was written. Find it with "
-                    "`lslocks` or `lsof`, and end it"
+                    f"{path} was locked by another program for {seconds:g} seconds; nothing was written. Find that "
+                    "program with `lslocks` or `lsof`, and end it"
                 ) from None
             clock.sleep(full_jitter(random, attempt, _LOCK_PAUSE, _LONGEST_LOCK_PAUSE))
             attempt += 1

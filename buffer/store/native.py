@@ -1,7 +1,7 @@
 """S3, Google and Azure through obstore, the Rust client: less CPU per request, and conditional writes on all three.
 
-obstore is told to send everything once; repeating reads is our business (`retry`). Its errors do not tell an answer's
-headers, so a `Retry-After` is not seen here. They carry the HTTP status and the store's answer only as text, in the
+obstore is configured to send every request once; `retry` repeats reads. Its errors do not contain the response headers,
+so `Retry-After` is not known here. They carry the HTTP status and the store's answer only as text, in the
 debug form that ends the message: what is parsed here is that form, in which text from the store is quoted and can
 imitate nothing. What cannot be parsed leaves a write in doubt.
 """

@@ -82,7 +82,7 @@ def _explained(module: str, extra: str) -> Iterator[None]:
     except (ImportError, AttributeError, TypeError) as error:
         raise Unsupported(
             f"{module} or a library below it cannot be loaded ({type(error).__name__}: {error}); their versions may "
-            f'not fit together: pip install --upgrade "forebay[{extra}]"'
+            f'be incompatible: pip install --upgrade "forebay[{extra}]"'
         ) from error
 
 

@@ -1,7 +1,7 @@
 """Repeating what is safe to repeat: reads, lists, deletes and plain puts. Conditional writes never come here.
 
-`Retry` is inside a store: it sends one request a few times, within a second, so that a wrong endpoint is told soon.
-`Patience` is around a store, whichever it is: it waits for one that worked and is away.
+`Retry` is inside a store: it sends one request a few times, within a second, so that a wrong endpoint is reported soon.
+`Patience` wraps the calls of any store: it waits for a store that worked before and now fails.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 RETRY_SECONDS = 60.0
-"""Default time for which a store that is away is waited for."""
+"""Default maximum time in seconds to retry while a store is unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,15 @@ class Retry:
             attempt += 1
 
     def wait(self, attempt: int, asked: float = 0.0) -> None:
-        """Sleep as long as is due after the failed `attempt`, counted from 0, and as long as the store has asked."""
+        """Sleep after the failed `attempt`, counted from 0: the backoff, or longer if the store has asked for it."""
         self.clock.sleep(max(asked, full_jitter(self.random, attempt, self.base, self.cap)))
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Repeats a call of a store while the store is away, within bounds of time and of attempts.
+    """Repeats a call while the store is unavailable, up to a maximum time and number of attempts.
 
-    Only for calls that may be repeated whatever became of the attempt before: reads, and puts to a name that nobody
-    else writes.
+    Only for calls that are safe to repeat after any outcome: reads, and puts to a name that nobody else writes.
     """
 
     clock: Clock
@@ -81,7 +80,7 @@ class Patience:
     def call(self, request: Callable[[], _T], *, latest: Callable[[], float] | None = None) -> _T:
         """Return what `request` returns, or raise the last `Unavailable` or `Unknown`; other errors come at once.
 
-        `latest` is asked for another deadline, by the monotonic clock, which may come nearer while this waits.
+        `latest` returns a second deadline, by the monotonic clock. It may move closer during the wait.
         """
         deadline = self.clock.monotonic() + self.seconds
         attempt = 0

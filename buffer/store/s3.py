@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 _PACKAGES = ("s3fs", "fsspec", "aiobotocore", "botocore", "aiohttp")
 _EMPTY_PAGES = 1000
-"""Maximum number of pages without an object in a row, before a listing counts as endless."""
+"""Maximum number of empty pages in a row before a listing counts as endless."""
 _CONNECTIONS = 64
 _SENT_AT_ONCE = 256 << 10
 _LARGE = 1 << 20

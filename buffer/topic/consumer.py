@@ -139,8 +139,8 @@ class TopicConsumer(Closing):
     def next_batch(self) -> PartitionBatch | None:
         """Return the next batch, or None if there is none yet: one of each partition in turn.
 
-        After an error or an interrupt, the next call reads the same one; what remains is what `Consumer.next_batch`
-        says. If another thread reads on meanwhile, it gets the interrupted batch, after later ones of its partition.
+        After an error or an interrupt, the next call reads the same one, with the exceptions that `Consumer.next_batch`
+        names. If another thread reads on meanwhile, it gets the interrupted batch, after later ones of its partition.
         """
         races = 0
         while True:
@@ -253,7 +253,7 @@ class TopicConsumer(Closing):
         """
         place = check_place(to)
         with self._lock:
-            self._found.clear()  # it was not handed out, so wherever the jump fails the next look finds it again
+            self._found.clear()  # these were not handed out, so if the seek fails the next look finds them again
             self._each(lambda consumer: consumer.seek(place))
 
     @shows_unopened
@@ -384,7 +384,7 @@ class TopicConsumer(Closing):
             self._found = deque(islice(self._found, len(taken), None))
 
     def _undo(self, taken: Sequence[PartitionDescriptor]) -> None:
-        """Put what an interrupt kept from being returned in front of the list, unless it is still there."""
+        """Put batches that an interrupt kept from being returned back in front of the list, unless they are there."""
         with self._lock:
             if taken and not (self._found and self._found[0] is taken[0]):
                 self._found.extendleft(reversed(taken))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("forebay.topic")
 
 _MAX_ATTEMPTS: Final = 100
-"""Maximum number of times that partitions are prepared anew because groups were made or deleted meanwhile."""
+"""Maximum number of times that new partitions are prepared again because groups were created or deleted meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,9 +106,9 @@ class TopicProducer(AsyncClosing):
         self._lock = Lock()
         self._producers: dict[int, Producer] = {}
         self._entering: dict[int, int] = {}
-        """By the id of each call that is on its way into a partition's producer, its memory.
+        """Memory of each call that is on its way into a partition's producer, by the call's id.
 
-        A call leaves it by one step that no interrupt can divide.
+        Removing a call is one step that no interrupt can split.
         """
         self._looked_at = self._turn_began = self._clock.monotonic()
         # Somewhere, so that many producers that start together do not meet at the first partition.

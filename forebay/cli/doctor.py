@@ -58,8 +58,8 @@ examples:
   forebay doctor                                   this machine: versions, clients, Java, Spark
   forebay doctor s3://lake/clicks                  and credentials, conditional writes and the clock of that store
 
-Two objects are written below URL, under doctor-…/, one of them up to 60 times to measure how often the store takes
-that, and deleted again. Exit status: 0 all is well, 1 something failed."""
+This writes two objects below URL, under doctor-…/, and deletes them again. It writes one of them up to 60 times, to
+measure how many writes per second the store accepts. Exit status: 0 all is well, 1 something failed."""
 )
 @click.argument("url", required=False)
 @storage_option
@@ -181,7 +181,7 @@ def _check_conditions(store: ObjectStore, key: str, version: str, clock: Clock) 
 
 
 def _unthrottled(write: Callable[[], Outcome], clock: Clock) -> Outcome:
-    """The outcome of a write, repeated while the store says that they come too often."""
+    """The outcome of a write, which is repeated while the store throttles it."""
     outcome = write()
     for _ in range(_MOST_THROTTLED):
         if isinstance(outcome, Applied) or not outcome.throttled:
@@ -192,7 +192,7 @@ def _unthrottled(write: Callable[[], Outcome], clock: Clock) -> Outcome:
 
 
 def measure_write_rate(store: ObjectStore, key: str, clock: Clock) -> Check:
-    """Write an object again and again for a few seconds, and tell how often the store takes that."""
+    """Write one object repeatedly for a few seconds, and report how many writes per second the store accepts."""
     what = "writes of one object"
     version = store.get(key).version
     applied = throttled = 0
@@ -212,8 +212,8 @@ def measure_write_rate(store: ObjectStore, key: str, clock: Clock) -> Check:
     if not throttled:
         return Check(what, "ok", f"{rate}, one after the other; none was throttled")
     advice = (
-        "producers learn that pace and put more into each append: entries are durable after a second or more. "
-        "For less, or for many producers, use a topic with more partitions: docs/scale.md"
+        "producers learn that rate and put more into each append: entries are durable after a second or more. "
+        "For a shorter delay, or for many producers, use a topic with more partitions: docs/scale.md"
     )
     return Check(what, "note", f"{rate}; the store throttled {throttled} of {applied + throttled} (429)", advice)
 

@@ -1,8 +1,7 @@
 """How commands write: lines, JSON, tables, sizes, entries and one-line errors.
 
-What comes out of a store may hold control characters, which can make a terminal do anything that its user can. So they
-are escaped on their way to a terminal, and in everything that is written for people. Into a pipe or a file, data goes
-as it is.
+Data from a store may contain control characters, which can take over a terminal. So they are escaped on a terminal, and
+always in errors and log lines. Pipes and files get the data unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forebay.buffer.errors import Denied, ForebayError, NotFound, Unavailable
+from forebay.buffer.errors import Denied, ForebayError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 _HINTS: dict[type[ForebayError], str] = {
     Denied: "check the credentials: --option key=… --option secret=…, or the environment",
-    NotFound: "check the URL and the bucket's name",
     Unavailable: "check the network, and --option endpoint_url=… if the store is not at its usual place",
 }
 
@@ -46,14 +44,14 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def escape(text: str | bytes) -> str:
-    """Return text without control characters: each is shown by its number, and so is each byte that is no UTF-8."""
+    """Return text with escapes in place of control characters and of bytes that are not UTF-8."""
     if isinstance(text, bytes):
         text = text.decode(errors="backslashreplace")
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 class EscapingFormatter(logging.Formatter):
-    """Formats log lines without control characters: they name keys and groups of the store."""
+    """Formats log lines without control characters, which keys and names from the store may contain."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""

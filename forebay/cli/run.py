@@ -66,8 +66,11 @@ a job:
   [storage_options]
   endpoint_url = "http://localhost:8333"
 
-Ctrl-C or SIGTERM lets what is under way end, and acknowledges it; a second one does not wait. Exit status: 0 stopped or
-caught up, 2 halted, fenced or wrong, 130 interrupted."""
+A source that was never written to is waited for: nothing is created, and a warning names its URL every minute. With
+--until-caught-up it is an error.
+
+Ctrl-C or SIGTERM lets what is under way end, and acknowledges it; a second one does not wait. Exit status: 0 caught up
+or stopped by SIGTERM, 2 halted, fenced or wrong, 130 stopped by Ctrl-C."""
 )
 @click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @storage_option

@@ -80,7 +80,7 @@ def ls(target: Target, *, as_json: bool) -> int:
             write_json({"url": place.url, "partitions": len(parts), **found.as_json()})
         rows.append(_row(folder or ".", parts, found))
     if not rows and not failures:
-        raise NotFound(f"there is no buffer and no topic at or below {store.url}")
+        raise NotFound(f"there is no buffer and no topic at or below {store.url}: check the URL")
     if rows and not as_json:
         write_table(("name", "kind", "batches", "entries", "bytes", "lag", "oldest", "groups"), rows)
     return 1 if failures else 0
@@ -110,7 +110,9 @@ def _find(store: ObjectStore, manifest_path: str, data_prefix: str) -> list[str]
                 return found
             following = f"{folder}{_AFTER_SLASH}"[1:]
             if following.encode() <= after.encode():
-                raise Unavailable(f"{store.url}: the store lists {info.key!r} again, after {after!r}")
+                raise Unavailable(
+                    f"{store.url}: the store lists {info.key!r} again, though it was asked for keys after {after!r}"
+                )
             after = following
             break
         else:

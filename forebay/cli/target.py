@@ -40,7 +40,7 @@ class Target:
     data_prefix: str
     clock: Clock | None
     given_paths: tuple[str | None, str | None] = (None, None)
-    """The manifest's and the batches' as they were given, for a command that has defaults of its own."""
+    """Manifest path and data prefix as given, or None, for a command with its own defaults."""
 
     def open(self) -> ObjectStore:
         """Return its store."""
@@ -99,8 +99,8 @@ def takes_url(command: Callable[..., T]) -> Callable[..., T]:
 
     @click.argument("url")
     @storage_option
-    @click.option("--manifest-path", show_default="manifest", metavar="KEY", help="The manifest's key below URL.")
-    @click.option("--data-prefix", show_default="data", metavar="KEY", help="The batches' folder below URL.")
+    @click.option("--manifest-path", metavar="KEY", help="The manifest's key below URL; by default manifest.")
+    @click.option("--data-prefix", metavar="KEY", help="The batches' folder below URL; by default data.")
     @click.pass_obj
     @functools.wraps(command)
     def with_target(session: Session, /, **given: Any) -> T:

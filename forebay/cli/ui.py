@@ -20,8 +20,8 @@ examples:
   forebay ui s3://lake/clicks --events s3://lake/events --dead-letters s3://lake/clicks-dead
   FOREBAY_UI_TOKEN=$(openssl rand -hex 16) forebay ui s3://lake/clicks --host 0.0.0.0
 
-The page only reads. It is served to this machine alone unless --host says otherwise, which needs a token. Give it as
-FOREBAY_UI_TOKEN: other users of this machine can read a command line, and so --token, in the list of processes."""
+The page only reads. It is served to this machine only, unless --host names another address, which needs a token. Set
+the token in FOREBAY_UI_TOKEN: other users of this machine can see --token in the list of processes."""
 )
 @takes_url
 @click.option("--events", metavar="LOG", envvar="FOREBAY_EVENT_LOG", help="The event log of collectors and runtimes.")
@@ -31,7 +31,7 @@ FOREBAY_UI_TOKEN: other users of this machine can read a command line, and so --
     "--token",
     envvar="FOREBAY_UI_TOKEN",
     metavar="TEXT",
-    help="What a viewer has to know. Better given as FOREBAY_UI_TOKEN, which the list of processes does not show.",
+    help="The secret that a viewer needs. Better set in FOREBAY_UI_TOKEN, which the list of processes does not show.",
 )
 @click.option("--dead-letters", metavar="URL", help="The buffer of a runtime's dead letters.")
 def ui(

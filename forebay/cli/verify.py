@@ -18,8 +18,8 @@ examples:
   forebay verify s3://lake/clicks
   forebay verify s3://lake/clicks --shallow --json
 
-Orphans are objects that the manifest does not list: uploads under way, or leftovers that a collection will delete.
-They are listed, and are no damage.
+Orphans are objects that the manifest does not list: uploads in progress, or leftovers that a collection will delete.
+They are reported, but they are not damage.
 
 Exit status: 0 everything listed is there and intact, 2 damage was found or wrong usage, 3 it, or a partition of it,
 could not be read."""

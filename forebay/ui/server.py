@@ -64,10 +64,10 @@ class Server(ThreadingHTTPServer):
         host: where to listen. Anything but loopback needs a token.
         port: 0 is any that is free.
         token: what a viewer has to know.
-        most_connections: how many are open at once. One more takes the place of the one whose request is awaited
-            longest.
-        client_seconds: how long a client may take to send its whole request.
-        clock: what that is measured by.
+        most_connections: maximum number of open connections. Beyond it, the one that has waited longest for its request
+            is closed.
+        client_seconds: maximum time for a client to send its whole request.
+        clock: measures that time.
 
     Raises:
         InvalidInput: it cannot listen there, or must not without a token.
@@ -103,7 +103,7 @@ class Server(ThreadingHTTPServer):
         self._most_connections = most_connections
         self._clock = clock or SystemClock()
         self._open: dict[Any, float | None] = {}
-        """Connections, oldest first, each with the time by which its request must be here; None once it is."""
+        """Connections, oldest first, each with the deadline for its request; None once the request has arrived."""
         self._lock = Lock()
         self._thread = Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, name="forebay-ui")
         self._thread.daemon = True
@@ -151,7 +151,7 @@ class Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def service_actions(self) -> None:
-        """Hang up on clients whose request is late: a byte now and then must not keep a connection open for ever."""
+        """Close connections whose request is late. A byte now and then must not keep a connection open."""
         now = self._clock.monotonic()
         with self._lock:
             for late in [known for known, due in self._open.items() if due is not None and due <= now]:

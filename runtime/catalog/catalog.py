@@ -199,7 +199,7 @@ class Catalog(Closing):
         return True
 
     def _check_followed(self, number: int) -> None:
-        """Raise `NotReady` if an error ended the following; a log that was closed leaves what is known readable."""
+        """Raise `NotReady` if an error stopped the follower. After the log was closed, the last view stays readable."""
         failure = self._follower.failure
         if failure is not None and not isinstance(failure, Closed):
             raise NotReady(f"{self._follower.name(number)}: {_stopped_following(failure)}") from failure
@@ -215,6 +215,6 @@ class Catalog(Closing):
 
 def _stopped_following(failure: BaseException) -> str:
     return (
-        f"this catalog has stopped following the log ({type(failure).__name__}: {failure}): see to that, then call "
-        "reconcile_assignment to try again"
+        f"this catalog has stopped following the log ({type(failure).__name__}: {failure}): fix the cause, then call "
+        "reconcile_assignment"
     )

@@ -67,7 +67,7 @@ class Follower:
         self.pending: dict[str, Pending] = {}
         """Writes of this process, by their ids."""
         self.failure: BaseException | None = None
-        """Why nothing is followed any more; the next `reconcile` tries again."""
+        """The error that stopped the follower; the next `reconcile` tries again."""
         self._failures = 0
         self.view = View()
         self.applied = [-1] * partitions
@@ -167,7 +167,9 @@ class Follower:
                     _log.warning("%s: following %s failed; trying again", self._log.url, self._topic, exc_info=True)
                     self._pause()
                 else:
-                    _log.exception("%s: %s is followed no more until it is reconciled", self._log.url, self._topic)
+                    _log.exception(
+                        "%s: stopped following %s until reconcile_assignment is called", self._log.url, self._topic
+                    )
                     self._stand_still(error)
 
     def _stand_still(self, error: BaseException) -> None:

@@ -64,7 +64,7 @@ class Segment(Struct, frozen=True):
     size_bytes: Whole = 0
     state: SegmentState = SegmentState.COPY_STARTED
     changed_ms: Signed = 0
-    """When it came into that state, in milliseconds since 1970: as the writer says, or if that is 0, by the log."""
+    """When it entered that state, in milliseconds since 1970: the writer's time, or the log's if that is 0."""
     custom: bytes | None = None
     """Whatever the storage needs to find it again."""
     max_time_ms: Signed | None = None
@@ -97,7 +97,7 @@ class SegmentUpdate(Struct, frozen=True):
     custom: bytes | None = None
     """Replaces what is known, unless it is None."""
     changed_ms: int = 0
-    """When it happened, in milliseconds since 1970; 0 for when the log takes it."""
+    """When it happened, in milliseconds since 1970; 0 for the time at which the log takes it."""
 
 
 class PartitionDeletion(Struct, frozen=True):

@@ -68,7 +68,7 @@ class CallableSink(Sink):
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     raise  # by `close`
-                # As a value: asyncio ends the loop with a `SystemExit`, and whoever waits here would never hear of it.
+                # As a value: a raised `SystemExit` would end asyncio's loop, and the waiting caller would never get it.
                 return None, error
 
         answer, error = asyncio.run_coroutine_threadsafe(wait(), self._open_loop()).result()

@@ -251,7 +251,7 @@ class Claims:
 
 
 def is_written(store: ObjectStore, manifest_path: str) -> bool:
-    """Whether there is a topic, or a buffer that is more than the claim of an unnamed consumer. Creates nothing."""
+    """Whether there is a topic, or a buffer that was written to. Creates nothing."""
     try:
         return not is_unwritten(Queue(store, manifest_path, role="spark").read_existing())
     except IsTopic:

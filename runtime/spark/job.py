@@ -99,7 +99,7 @@ class Pin:
         """The counter that this task saw last; None before its first look."""
 
     def floor(self) -> str:
-        """Return the floor above which nothing is swept while the hold is renewed, and what is stored is named."""
+        """Return the hold's floor: this task's objects are named above it, and nothing above it is swept."""
         if self._clock.monotonic() >= self._look_at:
             self._look_at = self._clock.monotonic() + self._lease_ms / 4000
             head = self._queue.change_head(self._keep, lambda head: self._keep(head) is None)
@@ -115,7 +115,7 @@ class Pin:
             return head.with_hold(self._hold_id, Hold(None, floor, 0, PURPOSE, self._lease_ms))
         if found.purpose == _ENDED:
             raise Fenced(f"{self._queue.url}: the job that this task belongs to has failed meanwhile")
-        # A stamp: the collector has begun to count. The counter of a quarter ago: no other task has renewed it since.
-        # No wall clock is asked, and a hold of an older release, which expires by one, is made one that does not.
+        # A stamp: the collector has begun to count. An unchanged counter: no other task has renewed it since the last
+        # look. A hold of an older release expires by a wall clock, so it is turned into one that does not.
         is_due = found.stamp_ms is not None or found.renewals == self._renewals or found.ttl_ms == 0
         return head.with_hold(self._hold_id, found.renew(self._lease_ms)) if is_due else None

@@ -140,7 +140,7 @@ class EpochLog:
             if not isinstance(head, Head) or queue.find_writer(head) is None:
                 raise Unknown(
                     f"{queue.url} does not know the stream writer {self._writer_id!r} any more: somebody removed its "
-                    f"name, so it cannot be told if epoch {record.epoch} is listed. Under a new writerId it is written "
+                    f"name, so it is not known if epoch {record.epoch} is listed. Under a new writerId it is written "
                     "again"
                 )
             # The number is all that tells whether it is listed: a request of a process that died may come in before

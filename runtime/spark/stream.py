@@ -85,9 +85,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Planning
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a new query starts: where the group stands, or elsewhere if that was asked for.
+        """Where a new query starts: where the group stands, or where the options say.
 
-        Of a buffer that nothing was ever written to, it is an offset without positions.
+        If nothing was ever written to the buffer, it is an offset without positions.
         """
         if self._is_awaited():
             return to_json({})
@@ -172,7 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whether nothing was ever written to the buffer. Then nothing is created, and a warning is logged.
 
         Raises:
-            NotFound: the query reads what is there now and no more (AvailableNow), so it does not wait.
+            NotFound: the trigger is AvailableNow, which does not wait.
         """
         if self._claims is not None or is_written(self._store, self._manifest_path):
             return False
@@ -187,7 +187,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _starts_at(self) -> str | int | None:
-        """Where the stream starts. All that a buffer holds that was waited for came after `latest` was asked for."""
+        """Where the stream starts. If it waited for the buffer, everything in it is newer than the query's `latest`."""
         return "earliest" if self._waited and self._start == "latest" else self._start
 
     def _beginning(self, claims: Claims, found: ClaimedBuffer) -> Position:

@@ -493,7 +493,7 @@ def test_log_that_fails_now_and_then_is_never_given_up(rig: Rig, caplog: pytest.
         rig.backend.changes.notify()  # it looks, and fails
         eventually(lambda: not rig.backend.failures)
         catalog.add(segment(f"{number}", number, number))
-    assert "is followed no more" not in caplog.text
+    assert "stopped following" not in caplog.text
 
 
 def test_log_closed_under_a_catalog_leaves_it_readable_and_closable(rig: Rig) -> None:
