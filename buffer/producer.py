@@ -21,7 +21,7 @@ from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInp
 from forebay.buffer.filling import MAX_CALL_BYTES, Filling, check_call
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
-from forebay.buffer.manifest.state import CURSORS
+from forebay.buffer.manifest.state import CURSORS, OPENDATA_DATA_PREFIX, OPENDATA_MANIFEST_PATH
 from forebay.buffer.register import Limits
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.base import check_key
@@ -44,9 +44,6 @@ _log = logging.getLogger("forebay.producer")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-OPENDATA_MANIFEST_PATH = "ingest/manifest"
-OPENDATA_DATA_PREFIX = "ingest"
-"""Where OpenData Buffer keeps the manifest by default, below the bucket's root."""
 
 _MOST_FLUSHED = DEFAULT_MAX_RAW_BYTES - MAX_CALL_BYTES
 """With one more call a batch is as large as readers take."""

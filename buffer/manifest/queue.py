@@ -34,6 +34,7 @@ from forebay.buffer.manifest.head import LASTING, MAX_WRITERS, Head, Writer, buc
 from forebay.buffer.manifest.pace import Pace
 from forebay.buffer.manifest.segments import Segments
 from forebay.buffer.manifest.state import (
+    OPENDATA_MANIFEST_PATH,
     Profile,
     State,
     check_no_remains,
@@ -187,9 +188,14 @@ class Queue:
             if self.last_seen() is None:
                 raise NotFound(
                     f"{self.url} is not there: nothing was ever written to this buffer, or its URL is wrong: "
-                    "check the URL"
+                    f"{self._hint_of_missing()}"
                 )
             return state
+
+    def _hint_of_missing(self) -> str:
+        if any(found.key == OPENDATA_MANIFEST_PATH for found in self.store.list(OPENDATA_MANIFEST_PATH)):
+            return f"OpenData Buffer's manifest is at {OPENDATA_MANIFEST_PATH}: pass that as the manifest path"
+        return "check the URL"
 
     def last_seen(self) -> State | None:
         """Return the manifest as it was last read or written here."""

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from forebay.buffer.store.base import ObjectStore
 
 CURSORS = "cursors"
+OPENDATA_MANIFEST_PATH = "ingest/manifest"
+OPENDATA_DATA_PREFIX = "ingest"
+"""Where OpenData Buffer keeps the manifest by default, below the bucket's root."""
 
 Profile: TypeAlias = Literal["native", "opendata"]
 """What the first writer makes of a buffer: version 2, or version 1, which OpenData Buffer shares."""

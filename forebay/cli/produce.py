@@ -14,8 +14,9 @@ from forebay.buffer.batch import MAX_ENTRY_BYTES
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import ForebayError, InvalidInput
 from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.state import OPENDATA_MANIFEST_PATH
 from forebay.buffer.manifest.topic import IsTopic
-from forebay.buffer.producer import OPENDATA_MANIFEST_PATH, Producer
+from forebay.buffer.producer import Producer
 from forebay.buffer.topic import TopicProducer
 from forebay.cli.output import count, size, write_json, write_note
 from forebay.cli.target import Target, json_option, takes_url

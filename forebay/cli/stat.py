@@ -146,7 +146,7 @@ def _write(url: str, parts: list[BufferStats]) -> None:
     if found.dropped:
         write_line(f"  DROPPED   {count(found.dropped)} batches by retention, before every reader had read them")
     if found.lasting_writers:
-        write_line(f"  writers   {count(found.lasting_writers)} lasting names: forebay writers list {url}")
+        write_line(f"  writers   {count(found.lasting_writers)} with a lasting name: forebay writers list {url}")
     for part in parts:
         for hold in part.holds:
             write_line(f"  hold      {hold.purpose or hold.hold_id} from {hold.first_sequence} in {part.url}")

@@ -273,7 +273,7 @@ def test_command_lists_and_forgets_writers(store: MemoryStore, capsys: pytest.Ca
     assert main(["writers", "list", store.url, "--json"]) == 0
     assert '"writer_id": "orders", "last_number": 2' in capsys.readouterr().out
     assert main(["stat", store.url]) == 0
-    assert f"{MANY + 1} lasting names" in capsys.readouterr().out
+    assert f"{MANY + 1} with a lasting name" in capsys.readouterr().out
     assert main(["writers", "forget", store.url, "orders", sealed]) == 0
     left = open_queue(store).lasting_writers()
     assert len(left) == MANY - 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Corrupt, Fenced, Unsupported
+from forebay.buffer.errors import Corrupt, Fenced, NotFound, Unsupported
 from forebay.buffer.holds import hold
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.model import NewBatch
@@ -276,3 +276,12 @@ def test_collector_deletes_nothing_beside_an_unwritten_manifest(store: MemorySto
     assert Collector(store, grace=600, clock=clock).collect_once().deleted == 0
     queue.append([NewBatch("data/00000000000000000000000000.batch")], version=2)
     assert store.get("data/00000000000000000000000000.batch")
+
+
+def test_buffer_of_opendata_at_its_own_path_is_hinted_at_where_none_is_found() -> None:
+    store = MemoryStore("memory://opendata-hint")
+    with Producer(store, profile="opendata") as producer:
+        producer.produce(b"x")
+    with pytest.raises(NotFound, match="manifest is at ingest/manifest: pass that as the manifest path"):
+        Queue(store).read_existing()
+    assert Queue(store, "ingest/manifest").read_existing().next_sequence == 1
