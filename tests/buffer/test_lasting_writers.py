@@ -13,7 +13,14 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.errors import Backpressure, Corrupt, Timeout, Unknown
 from forebay.buffer.findings import Severity
 from forebay.buffer.manifest import Head, Queue, head
-from forebay.buffer.manifest.head import KEPT_LASTING, WRITER_BUCKETS, Bucket, Writer, bucket_of
+from forebay.buffer.manifest.head import (
+    KEPT_LASTING,
+    WRITER_BUCKETS,
+    Bucket,
+    Writer,
+    bucket_of,
+    read_writer_node,
+)
 from forebay.buffer.model import NewBatch
 from forebay.buffer.producer import Producer
 from forebay.buffer.register import Limits
@@ -166,6 +173,31 @@ def test_writer_that_appends_while_it_is_being_sealed_keeps_its_number() -> None
     sealed = changed.seal_writers(0, None, Bucket(names.at_time(1), 2), idle)
     assert sealed.writers == {"=busy": Writer(2, 6, sealed=True)}
     assert sealed.lasting_writers == 2
+
+
+class Forgetting(FaultyStore):
+    """Lets somebody forget a writer right after the first bucket with its name was stored."""
+
+    forgotten = ""
+
+    def put(self, key: str, data: Any) -> str:
+        version = super().put(key, data)
+        if key.startswith("writers/") and not self.forgotten:
+            self.forgotten = next(iter(read_writer_node(data, key).numbers)).removeprefix("=")
+            assert open_queue(self.inner).forget_writer(self.forgotten)
+        return version
+
+
+def test_writer_that_is_forgotten_while_it_is_being_sealed_does_not_come_back(store: MemoryStore) -> None:
+    """Its number would come back, too, and a producer that counts from 1 again would store nothing."""
+    for number in range(2 * KEPT_LASTING):
+        open_queue(store, f"pod-{number}").append([NewBatch(f"data/{number}")], number=7)
+    watched = Forgetting(store)
+    register(watched, 2 * KEPT_LASTING, MANY)
+    assert watched.forgotten
+    assert watched.forgotten not in open_queue(store).lasting_writers()
+    assert open_queue(store, watched.forgotten).resume() == 0
+    assert len(open_queue(store).lasting_writers()) == MANY - 1
 
 
 def test_bucket_that_was_replaced_meanwhile_is_left_as_it_is() -> None:
