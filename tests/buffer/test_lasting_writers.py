@@ -10,7 +10,7 @@ import pytest
 
 from forebay.buffer import names
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Backpressure, Corrupt, Timeout, Unknown
+from forebay.buffer.errors import Backpressure, Corrupt, InvalidInput, Timeout, Unknown
 from forebay.buffer.findings import Severity
 from forebay.buffer.manifest import Head, Queue, head
 from forebay.buffer.manifest.head import (
@@ -252,6 +252,24 @@ def test_buckets_in_use_outlive_every_batch_and_others_are_swept(store: MemorySt
     assert found.gc_floor > max(bucket.name for bucket in found.writer_buckets.values())
     assert buckets_in(store) == sorted(f"writers/{bucket.name}.writers" for bucket in found.writer_buckets.values())
     assert len(open_queue(store).lasting_writers()) == 4 * MANY
+
+
+def test_batches_are_not_stored_or_swept_in_the_folder_of_the_buckets(store: MemoryStore) -> None:
+    with pytest.raises(InvalidInput, match="outside"):
+        Producer(store, data_prefix="writers")
+    with pytest.raises(InvalidInput, match="outside"):
+        Collector(store, data_prefix="writers")
+
+
+def test_batches_that_an_older_release_stored_in_the_folder_of_the_buckets_are_kept(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    location = f"writers/{names.mint(clock, Random(1))}.batch"
+    open_queue(store, "orders").append([NewBatch(location)], number=1)
+    store.put(location, b"listed")
+    clock.advance(10_000)
+    Collector(store, clock=clock).collect_once()
+    assert [found.key for found in store.list("writers/")] == [location]
 
 
 def test_name_is_refused_before_anything_is_written_where_it_could_not_be_kept(
