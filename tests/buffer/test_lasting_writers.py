@@ -254,6 +254,55 @@ def test_buckets_in_use_outlive_every_batch_and_others_are_swept(store: MemorySt
     assert len(open_queue(store).lasting_writers()) == 4 * MANY
 
 
+def test_buckets_of_names_that_were_all_forgotten_are_swept(store: MemoryStore, clock: ManualClock) -> None:
+    register(store, 0, MANY)
+    for name in open_queue(store).lasting_writers():
+        assert open_queue(store).forget_writer(name)
+    assert buckets_in(store)
+    clock.advance(10_000)
+    Collector(store, clock=clock).collect_once()
+    assert buckets_in(store) == []
+
+
+def sealed_name_in(store: Any) -> str:
+    """One whose number is in a bucket alone, beside others in that bucket."""
+    found = head_of(store)
+    return next(
+        name
+        for name in open_queue(store).lasting_writers()
+        if f"={name}" not in found.writers and found.writer_buckets[bucket_of(f"={name}")].count > 1
+    )
+
+
+def test_name_is_forgotten_though_the_collector_passes_the_name_of_its_new_bucket(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    class Passing(FaultyStore):
+        """A collection raises the floor after the first bucket was stored."""
+
+        def put(self, key: str, data: Any) -> str:
+            version = super().put(key, data)
+            if self.calls["put"] == 1:
+                clock.advance(10_000)
+                Collector(store, clock=clock).collect_once()
+            return version
+
+    register(store, 0, MANY)
+    name = sealed_name_in(store)
+    assert open_queue(Passing(store)).forget_writer(name)
+    assert name not in open_queue(store).lasting_writers()
+
+
+def test_name_whose_removal_was_in_doubt_and_whose_bucket_was_replaced_was_there(store: MemoryStore) -> None:
+    register(store, 0, MANY)
+    name = sealed_name_in(store)
+    others = [other for other in open_queue(store).lasting_writers() if bucket_of(f"={other}") == bucket_of(f"={name}")]
+    other = next(other for other in others if other != name and f"={other}" not in head_of(store).writers)
+    watched = Meanwhile(store, 0, Fault.LOSE_ANSWER, lambda: open_queue(store).forget_writer(other))
+    assert open_queue(watched).forget_writer(name)
+    assert name not in open_queue(store).lasting_writers()
+
+
 def test_batches_are_not_stored_or_swept_in_the_folder_of_the_buckets(store: MemoryStore) -> None:
     with pytest.raises(InvalidInput, match="outside"):
         Producer(store, data_prefix="writers")
