@@ -20,11 +20,9 @@ from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoord
 from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, Timeout, Unsupported
 from forebay.buffer.filling import MAX_CALL_BYTES, Filling, check_call
 from forebay.buffer.manifest import Head, Manifest, Queue
-from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
-from forebay.buffer.manifest.state import CURSORS, OPENDATA_DATA_PREFIX, OPENDATA_MANIFEST_PATH
+from forebay.buffer.manifest.state import OPENDATA_DATA_PREFIX, OPENDATA_MANIFEST_PATH, check_layout
 from forebay.buffer.register import Limits
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
-from forebay.buffer.store.base import check_key
 from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.upload import BatchUploader
 
@@ -158,7 +156,7 @@ class Producer(AsyncClosing):
             manifest_path = OPENDATA_MANIFEST_PATH if profile == "opendata" else "manifest"
         if data_prefix is None:
             data_prefix = OPENDATA_DATA_PREFIX if profile == "opendata" else "data"
-        _check_layout(manifest_path, data_prefix)
+        check_layout(manifest_path, data_prefix)
         if max_backlog_bytes is not None:
             check_whole(max_backlog_bytes, "max_backlog_bytes", least=1)
         config = CoordinatorConfig(
@@ -383,18 +381,6 @@ class Producer(AsyncClosing):
         raise Closed(
             f"{self.url}: this producer belongs to process {self._process}, and its threads did not come along into "
             "this one; open a producer here"
-        )
-
-
-def _check_layout(manifest_path: str, data_prefix: str) -> None:
-    """Raise `InvalidInput` if batches would be stored where the buffer keeps other things."""
-    check_key(manifest_path)
-    check_key(data_prefix)
-    folders = {path.partition("/")[0] for path in (manifest_path, data_prefix)}
-    if data_prefix == manifest_path or folders & {SEGMENTS, CURSORS}:
-        raise InvalidInput(
-            f"manifest_path {manifest_path!r} and data_prefix {data_prefix!r} must differ, and be outside {SEGMENTS}/ "
-            f"and {CURSORS}/, which a buffer keeps for itself"
         )
 
 

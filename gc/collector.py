@@ -11,9 +11,9 @@ from forebay.buffer import metrics
 from forebay.buffer.checks import check_seconds
 from forebay.buffer.clock import SystemClock
 from forebay.buffer.errors import ForebayError, InvalidInput
+from forebay.buffer.manifest.state import check_layout
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
-from forebay.buffer.store.base import check_key
 from forebay.buffer.topic import Topic
 from forebay.gc.buffer_collector import BufferCollector, Settings
 from forebay.gc.report import CollectionReport
@@ -73,6 +73,7 @@ class Collector:
         random: Random | None = None,
     ) -> None:
         grace = check_seconds(grace, "grace", zero=True)
+        check_layout(manifest_path, data_prefix)
         self._store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
         self.url = self._store.url
         self._clock = clock or SystemClock()
@@ -80,7 +81,7 @@ class Collector:
             grace=grace,
             retention=retention,
             manifest_path=manifest_path,
-            data_prefix=check_key(data_prefix),
+            data_prefix=data_prefix,
             events=events,
             is_stopped=lambda: self._stopping or self._interrupted,
             clock=self._clock,

@@ -58,7 +58,7 @@ class Sweep:
         """
         self._delete(folder, self._below(f"{folder}/", floor, written_before_ms))
 
-    def delete_unreachable(self, folder: str, first: str, end: str, reachable: Reachable) -> None:
+    def delete_unreachable(self, folder: str, first: str, end: str, reachable: Reachable, *, ending: str = "") -> None:
         """Delete what lies directly in a folder, is named by a ULID from `first` up to `end`, and cannot be reached.
 
         Args:
@@ -66,8 +66,10 @@ class Sweep:
             first: where the listing starts.
             end: where it ends; nothing named below this may be newly referred to.
             reachable: returns the keys that can be reached, for the first and the last name of a page of the listing.
+            ending: delete only keys that end with this.
         """
-        self._delete(folder, self._unreachable(f"{folder}/", first, end, reachable))
+        unreachable = self._unreachable(f"{folder}/", first, end, reachable)
+        self._delete(folder, (key for key in unreachable if key.endswith(ending)))
 
     def _unreachable(self, prefix: str, first: str, end: str, reachable: Reachable) -> Iterator[str]:
         named = self._below(prefix, end, None, start_after=prefix + first)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from forebay.buffer.errors import Corrupt, NotFound, StoreError, Timeout
 from forebay.buffer.manifest import Head
-from forebay.buffer.manifest.head import NodeNeeded
+from forebay.buffer.manifest.head import SEALED_WRITERS, NodeNeeded
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
+from forebay.buffer.manifest.writers import ENDING as BUCKET_ENDING
 from forebay.buffer.manifest.writers import FOLDER as WRITERS
 from forebay.buffer.manifest.writers import bucket_key
 from forebay.buffer.names import LOWEST
@@ -120,9 +121,13 @@ class CollectionV2:
             self._note_swept(end)
 
     def _delete_old_buckets(self, head: Head, sweep: Sweep) -> None:
-        if head.lasting_writers:  # without any, nobody has made a bucket
+        # Without either, nobody has made a bucket. Names that were all forgotten leave buckets behind.
+        if head.lasting_writers or SEALED_WRITERS in head.required_features:
             in_use = {bucket_key(bucket.name) for bucket in head.writer_buckets.values()}
-            sweep.delete_unreachable(WRITERS, LOWEST, head.reference_floor, lambda _first, _last: in_use)
+            # An older release let batches be stored in this folder: they are not ours to judge.
+            sweep.delete_unreachable(
+                WRITERS, LOWEST, head.reference_floor, lambda _first, _last: in_use, ending=BUCKET_ENDING
+            )
 
     def _note_swept(self, end: str) -> None:
         def change(head: Head) -> Head | None:

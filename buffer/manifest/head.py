@@ -355,7 +355,8 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
     def seal_writers(self, bucket: int, before: Bucket | None, after: Bucket, idle: Mapping[str, Writer]) -> Head:
         """The head with `idle` writers replaced by their stored bucket; unchanged if the bucket was replaced meanwhile.
 
-        A writer that has appended since stays. The caller's own change raises the revision.
+        A writer that has appended since stays. If one of them was forgotten since, nothing is sealed: the stored object
+        would bring its name back. The caller's own change raises the revision.
 
         Args:
             bucket: which one.
@@ -364,6 +365,9 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
             idle: the writers added to it, as they were.
         """
         if self.writer_buckets.get(bucket) != before or after.name < self.lowest_new_name:
+            return self
+        # guard: a bucket that names a forgotten writer is not referred to
+        if not idle.keys() <= self.writers.keys():
             return self
         writers = {
             known: replace(writer, sealed=True) if known in idle else writer

@@ -30,7 +30,7 @@ from forebay.buffer.errors import (
     Unknown,
     Unsupported,
 )
-from forebay.buffer.manifest.head import LASTING, MAX_WRITERS, Head, Writer, bucket_of, trimmed
+from forebay.buffer.manifest.head import LASTING, MAX_WRITERS, BelowFloor, Head, Writer, bucket_of, trimmed
 from forebay.buffer.manifest.pace import Pace
 from forebay.buffer.manifest.segments import Segments
 from forebay.buffer.manifest.state import (
@@ -361,12 +361,14 @@ class Queue:
         """
         writer_id = LASTING + check_name(name, "writer_id")
         bucket = bucket_of(writer_id)
+        was_there = False
         for _ in range(_MOST_STALE_READS):
             head = self._as_head(self.read_existing())
             before = head.writer_buckets.get(bucket)
             numbers = self.look_through(lambda head: dict(self.buckets.load(self._as_head(head), bucket)), head)
             if writer_id not in head.writers and writer_id not in numbers:
-                return False
+                return was_there  # removed by an attempt whose answer was lost, if not by another process
+            was_there = True
             after = before
             if numbers.pop(writer_id, None) is not None:
                 after = self.buckets.save(head, bucket, numbers) if numbers else None
@@ -374,7 +376,7 @@ class Queue:
             def is_mine(head: Head, after: Bucket | None = after) -> bool:
                 return writer_id not in head.writers and head.writer_buckets.get(bucket) == after
 
-            with suppress(_BucketReplaced):
+            with suppress(_BucketReplaced, BelowFloor):
                 self.change_head(partial(_forget, writer_id, before, after), is_mine)
                 return True
         raise Timeout(f"{self.url}: other writers kept changing the manifest; {name!r} was not removed. Try again")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from forebay.buffer.errors import Corrupt
+from forebay.buffer.errors import Corrupt, InvalidInput
 from forebay.buffer.manifest import envelope, v1
 from forebay.buffer.manifest.head import MAX_NUMBER, Head, Owner, read_head
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.topic import partition_name, refuse_topic
 from forebay.buffer.manifest.v1 import Manifest
 from forebay.buffer.manifest.writers import FOLDER as WRITERS
+from forebay.buffer.store.base import check_key
 
 if TYPE_CHECKING:
     from forebay.buffer.store.base import ObjectStore
@@ -59,6 +60,18 @@ def convert_unwritten(manifest: Manifest, buffer_id: str) -> Head:
     The epoch stays, so the consumer that claimed it keeps its claim. Version 1 has no claim id: it stays empty.
     """
     return Head(buffer_id=buffer_id, owner=Owner(manifest.epoch, "", None))
+
+
+def check_layout(manifest_path: str, data_prefix: str) -> None:
+    """Raise `InvalidInput` if batches would be stored, or swept, where the buffer keeps other things."""
+    check_key(manifest_path)
+    check_key(data_prefix)
+    folders = {path.partition("/")[0] for path in (manifest_path, data_prefix)}
+    if data_prefix == manifest_path or folders & {SEGMENTS, CURSORS, WRITERS}:
+        raise InvalidInput(
+            f"manifest_path {manifest_path!r} and data_prefix {data_prefix!r} must differ, and be outside {SEGMENTS}/, "
+            f"{CURSORS}/ and {WRITERS}/, which a buffer keeps for itself"
+        )
 
 
 def check_no_remains(store: ObjectStore, manifest_path: str) -> None:

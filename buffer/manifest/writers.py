@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from forebay.buffer.store.base import ObjectStore
 
 FOLDER: Final = "writers"
+ENDING: Final = ".writers"
+"""What the name of every bucket's object ends with."""
 _KEPT_NODES: Final = 4
 
 
@@ -63,4 +65,4 @@ class WriterBuckets:
 
 def bucket_key(name: str) -> str:
     """The key of a bucket's object."""
-    return f"{FOLDER}/{name}.writers"
+    return f"{FOLDER}/{name}{ENDING}"

@@ -10,10 +10,17 @@ import pytest
 
 from forebay.buffer import names
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Backpressure, Corrupt, Timeout, Unknown
+from forebay.buffer.errors import Backpressure, Corrupt, InvalidInput, Timeout, Unknown
 from forebay.buffer.findings import Severity
 from forebay.buffer.manifest import Head, Queue, head
-from forebay.buffer.manifest.head import KEPT_LASTING, WRITER_BUCKETS, Bucket, Writer, bucket_of
+from forebay.buffer.manifest.head import (
+    KEPT_LASTING,
+    WRITER_BUCKETS,
+    Bucket,
+    Writer,
+    bucket_of,
+    read_writer_node,
+)
 from forebay.buffer.model import NewBatch
 from forebay.buffer.producer import Producer
 from forebay.buffer.register import Limits
@@ -98,19 +105,19 @@ def test_more_writers_at_work_than_a_head_keeps_store_everything_once(store: Mem
 
 
 def test_head_and_append_stay_flat_however_many_names_there_are(store: MemoryStore) -> None:
-    def cost() -> tuple[int, int]:
+    def cost(seed: int) -> tuple[int, int]:
         """The bytes of the head, and the requests of one append to a manifest that was seen before."""
         watched = FaultyStore(store)
-        queue = open_queue(watched)
+        queue = open_queue(watched, random=Random(seed))  # by its id it may be its turn to seal, which costs more
         queue.append([NewBatch("data/first")])
         before = watched.calls.total()
         queue.append([NewBatch("data/second")])
         return len(store.get("manifest").data), watched.calls.total() - before
 
     register(store, 0, MANY)
-    few = cost()
+    few = cost(1)
     register(store, MANY, 4 * MANY)
-    many = cost()
+    many = cost(2)
     assert many[0] <= 1.1 * few[0] + WRITER_BUCKETS * 32
     assert many[1] <= few[1]
     assert head_of(store).lasting_writers == 4 * MANY
@@ -168,6 +175,31 @@ def test_writer_that_appends_while_it_is_being_sealed_keeps_its_number() -> None
     assert sealed.lasting_writers == 2
 
 
+class Forgetting(FaultyStore):
+    """Lets somebody forget a writer right after the first bucket with its name was stored."""
+
+    forgotten = ""
+
+    def put(self, key: str, data: Any) -> str:
+        version = super().put(key, data)
+        if key.startswith("writers/") and not self.forgotten:
+            self.forgotten = next(iter(read_writer_node(data, key).numbers)).removeprefix("=")
+            assert open_queue(self.inner).forget_writer(self.forgotten)
+        return version
+
+
+def test_writer_that_is_forgotten_while_it_is_being_sealed_does_not_come_back(store: MemoryStore) -> None:
+    """Its number would come back, too, and a producer that counts from 1 again would store nothing."""
+    for number in range(2 * KEPT_LASTING):
+        open_queue(store, f"pod-{number}").append([NewBatch(f"data/{number}")], number=7)
+    watched = Forgetting(store)
+    register(watched, 2 * KEPT_LASTING, MANY)
+    assert watched.forgotten
+    assert watched.forgotten not in open_queue(store).lasting_writers()
+    assert open_queue(store, watched.forgotten).resume() == 0
+    assert len(open_queue(store).lasting_writers()) == MANY - 1
+
+
 def test_bucket_that_was_replaced_meanwhile_is_left_as_it_is() -> None:
     """It holds writers that the one made from the older bucket lacks."""
     seen = Head("b" * 32, writers={"=a": Writer(1, 3)}, writer_buckets={0: Bucket(names.at_time(2), 7)})
@@ -220,6 +252,73 @@ def test_buckets_in_use_outlive_every_batch_and_others_are_swept(store: MemorySt
     assert found.gc_floor > max(bucket.name for bucket in found.writer_buckets.values())
     assert buckets_in(store) == sorted(f"writers/{bucket.name}.writers" for bucket in found.writer_buckets.values())
     assert len(open_queue(store).lasting_writers()) == 4 * MANY
+
+
+def test_buckets_of_names_that_were_all_forgotten_are_swept(store: MemoryStore, clock: ManualClock) -> None:
+    register(store, 0, MANY)
+    for name in open_queue(store).lasting_writers():
+        assert open_queue(store).forget_writer(name)
+    assert buckets_in(store)
+    clock.advance(10_000)
+    Collector(store, clock=clock).collect_once()
+    assert buckets_in(store) == []
+
+
+def sealed_name_in(store: Any) -> str:
+    """One whose number is in a bucket alone, beside others in that bucket."""
+    found = head_of(store)
+    return next(
+        name
+        for name in open_queue(store).lasting_writers()
+        if f"={name}" not in found.writers and found.writer_buckets[bucket_of(f"={name}")].count > 1
+    )
+
+
+def test_name_is_forgotten_though_the_collector_passes_the_name_of_its_new_bucket(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    class Passing(FaultyStore):
+        """A collection raises the floor after the first bucket was stored."""
+
+        def put(self, key: str, data: Any) -> str:
+            version = super().put(key, data)
+            if self.calls["put"] == 1:
+                clock.advance(10_000)
+                Collector(store, clock=clock).collect_once()
+            return version
+
+    register(store, 0, MANY)
+    name = sealed_name_in(store)
+    assert open_queue(Passing(store)).forget_writer(name)
+    assert name not in open_queue(store).lasting_writers()
+
+
+def test_name_whose_removal_was_in_doubt_and_whose_bucket_was_replaced_was_there(store: MemoryStore) -> None:
+    register(store, 0, MANY)
+    name = sealed_name_in(store)
+    others = [other for other in open_queue(store).lasting_writers() if bucket_of(f"={other}") == bucket_of(f"={name}")]
+    other = next(other for other in others if other != name and f"={other}" not in head_of(store).writers)
+    watched = Meanwhile(store, 0, Fault.LOSE_ANSWER, lambda: open_queue(store).forget_writer(other))
+    assert open_queue(watched).forget_writer(name)
+    assert name not in open_queue(store).lasting_writers()
+
+
+def test_batches_are_not_stored_or_swept_in_the_folder_of_the_buckets(store: MemoryStore) -> None:
+    with pytest.raises(InvalidInput, match="outside"):
+        Producer(store, data_prefix="writers")
+    with pytest.raises(InvalidInput, match="outside"):
+        Collector(store, data_prefix="writers")
+
+
+def test_batches_that_an_older_release_stored_in_the_folder_of_the_buckets_are_kept(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    location = f"writers/{names.mint(clock, Random(1))}.batch"
+    open_queue(store, "orders").append([NewBatch(location)], number=1)
+    store.put(location, b"listed")
+    clock.advance(10_000)
+    Collector(store, clock=clock).collect_once()
+    assert [found.key for found in store.list("writers/")] == [location]
 
 
 def test_name_is_refused_before_anything_is_written_where_it_could_not_be_kept(
