@@ -342,6 +342,8 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
 
         Never the writer that asks. `turn` is as for `plan_seal`.
         """
+        if len(self.writers) < 2 * KEPT_LASTING:
+            return {}
         lasting = [known for known in self.writers if _is_lasting(known) and known != writer_id]
         if len(lasting) < 2 * KEPT_LASTING + turn * (KEPT_LASTING // 4):
             return {}

@@ -72,7 +72,8 @@ class Pace:
         """Learn from an append: the head with it, and how long one attempt at it took."""
         since = self._revisions[0] if self._revisions else head.revision
         others = sum(writer.revision > since for name, writer in head.writers.items() if name != self._writer_id)
-        self._remember_others(head)
+        if self._spacing.seconds:  # else nobody asks for them, and there may be hundreds
+            self._remember_others(head)
         self._revisions.append(head.revision)
         self._attempts.append(seconds)
         # The median, since one attempt that hung says nothing about the next.

@@ -463,6 +463,8 @@ class Queue:
         for seal in still_due:  # of an append that failed
             head = self._seal(head, seal)
         heavy = self._known is not None and len(self._known.data) > _HEAVY_BYTES
+        if head.plan_seal(heavy=heavy) is None and not head.plan_writer_seal(self.writer_id):
+            return  # whoever's turn it is; to find that out costs more
         turn = head.seal_turn(self.writer_id)
         try:
             while len(self._seals) < _MOST_SEALS and (node := head.plan_seal(heavy=heavy, turn=turn)) is not None:

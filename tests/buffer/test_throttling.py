@@ -167,6 +167,7 @@ def test_producers_share_what_the_store_takes(clock: ManualClock) -> None:
     note(10, a=8, b=9)
     assert pace.seconds() == 0, "nothing is throttled"
     spacing.note_throttled(alone=False)
+    note(11, a=8, b=9)
     assert pace.seconds() == 3 * spacing.seconds
     clock.advance(50)
     note(20, a=8, b=19)

@@ -18,7 +18,7 @@ from forebay.testing import ManualClock
 
 
 class Disk:
-    """A disk with room for so many bytes of one buffer's objects; None while there is enough."""
+    """A disk with room for this many bytes of one buffer's objects; None while there is enough."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder

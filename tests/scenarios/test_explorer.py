@@ -200,7 +200,7 @@ class FrozenDict(dict[str, Writer]):
 
 
 def numbers_of(of: Head, objects: dict[str, bytes]) -> dict[str, int]:
-    """The number of every writer that a head knows, by itself or through its bucket."""
+    """The number of every writer that a head knows, in its own map or in a bucket."""
     numbers: dict[str, int] = {}
     for bucket in of.writer_buckets.values():
         key = f"writers/{bucket.name}.writers"
