@@ -337,17 +337,15 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
             del writers[known]
         return writers
 
-    def plan_writer_seal(self, writer_id: str, *, turn: int = 0) -> dict[int, dict[str, Writer]]:
-        """The idle lasting writers to move into buckets next, by bucket; empty if there are few of them.
+    def is_writer_seal_due(self, turn: int = 0) -> bool:
+        """Whether idle lasting writers should move into buckets now; `turn` is as for `plan_seal`."""
+        least = 2 * KEPT_LASTING + turn * (KEPT_LASTING // 4)
+        return len(self.writers) > least and sum(map(_is_lasting, self.writers)) > least
 
-        Never the writer that asks. `turn` is as for `plan_seal`.
-        """
-        if len(self.writers) < 2 * KEPT_LASTING:
-            return {}
+    def plan_writer_seal(self, writer_id: str) -> dict[int, dict[str, Writer]]:
+        """Return the idle lasting writers to move into buckets next, by bucket; never the writer that asks."""
         lasting = [known for known in self.writers if _is_lasting(known) and known != writer_id]
-        if len(lasting) < 2 * KEPT_LASTING + turn * (KEPT_LASTING // 4):
-            return {}
-        idle = sorted(lasting, key=lambda known: self.writers[known].revision)[: len(lasting) - KEPT_LASTING]
+        idle = sorted(lasting, key=lambda known: self.writers[known].revision)[: max(0, len(lasting) - KEPT_LASTING)]
         fullest = Counter(map(bucket_of, idle)).most_common(_BUCKETS_AT_ONCE)
         return {
             bucket: {known: self.writers[known] for known in idle if bucket_of(known) == bucket}

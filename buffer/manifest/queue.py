@@ -463,14 +463,15 @@ class Queue:
         for seal in still_due:  # of an append that failed
             head = self._seal(head, seal)
         heavy = self._known is not None and len(self._known.data) > _HEAVY_BYTES
-        if head.plan_seal(heavy=heavy) is None and not head.plan_writer_seal(self.writer_id):
-            return  # whoever's turn it is; to find that out costs more
+        if head.plan_seal(heavy=heavy) is None and not head.is_writer_seal_due():
+            return  # nothing is due at anybody's turn, and finding out the turn costs more than this
         turn = head.seal_turn(self.writer_id)
         try:
             while len(self._seals) < _MOST_SEALS and (node := head.plan_seal(heavy=heavy, turn=turn)) is not None:
                 ref = self.segments.store_node(node, above=head.lowest_new_name)
                 head = self._seal(head, partial(Head.seal, ref=ref, children=node.refs))
-            for bucket, idle in head.plan_writer_seal(self.writer_id, turn=turn).items():
+            planned = head.plan_writer_seal(self.writer_id) if head.is_writer_seal_due(turn) else {}
+            for bucket, idle in planned.items():
                 before = head.writer_buckets.get(bucket)
                 numbers = {**self.buckets.load(head, bucket), **{known: w.number for known, w in idle.items()}}
                 after = self.buckets.save(head, bucket, numbers)
