@@ -75,7 +75,7 @@ def interrupt(act: Act, at: int) -> bool:
 
 
 class _Failing(MemoryStore):
-    """A store that is asked for a write, and fails it when it is told to go on."""
+    """A store that holds a write back until the test releases it, and then fails it."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

@@ -341,7 +341,7 @@ def test_seeded_faults_lose_and_double_nothing_that_was_acknowledged(store: Memo
 
 
 class Mute(FaultyStore):
-    """A store that applies the next write of a head, or does not, and then answers nothing until it is told to."""
+    """A store that applies or drops the next write of a head, and sends no answer until the test releases it."""
 
     applies: bool | None = None
     is_mute = False
