@@ -288,16 +288,14 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
 
     # Writers
 
-    def register_writer(self, writer_id: str) -> Head | None:
+    def register_writer(self, writer_id: str) -> Head:
         """Remember a writer before its first append, so that its absence later means that it was forgotten.
 
-        None if it is in the head already. A lasting writer may be in its bucket: the caller looks there first.
+        The caller has found it neither here nor in its bucket: a writer that is known would lose its number.
 
         Raises:
             Backpressure: there is no room for another lasting writer.
         """
-        if writer_id in self.writers:
-            return None
         return self._next(writers=self._with_writer(writer_id, Writer(0, self.revision + 1)))
 
     def append(self, batches: tuple[NewBatch, ...], writer_id: str, number: int, *, sealed: bool = False) -> Head:

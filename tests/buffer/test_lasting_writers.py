@@ -395,6 +395,14 @@ def test_writers_of_a_topic_are_listed_and_forgotten_in_every_partition(capsys: 
     assert "no lasting writers" in capsys.readouterr().out
 
 
+def test_writer_in_a_bucket_that_is_registered_again_keeps_its_number(store: MemoryStore) -> None:
+    produce(store, "orders", 1, 2)
+    register(store, 0, MANY)
+    assert "=orders" not in head_of(store).writers, "it was not sealed, so this shows nothing"
+    open_queue(store, "orders").register_writer()
+    assert open_queue(store, "orders").resume() == 2
+
+
 def test_bucket_that_arrives_damaged_once_is_read_again(store: MemoryStore) -> None:
     register(store, 0, MANY)
     sealed = next(name for name in open_queue(store).lasting_writers() if f"={name}" not in head_of(store).writers)

@@ -53,8 +53,9 @@ def test_head_beside_cursors_and_segments_is_appended_to() -> None:
 def test_missing_head_beside_what_it_left_is_corrupt_and_not_empty() -> None:
     store = MemoryStore("memory://lost-head")
     store.put("segments/any.segment", b"x")
-    with pytest.raises(Corrupt, match="was deleted"):
-        open_queue(store).append(batches("a"))
+    for call in (lambda: open_queue(store).append(batches("a")), lambda: open_queue(store).read()):
+        with pytest.raises(Corrupt, match="was deleted"):
+            call()
 
 
 def test_many_batches_are_appended_in_one_write(inner: MemoryStore) -> None:
