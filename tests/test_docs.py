@@ -47,7 +47,6 @@ def run(page: Path, folder: Path, endpoint: str = "") -> str:
     return done.stdout
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_page_runs_as_printed(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     endpoint = ""

@@ -315,7 +315,6 @@ def test_damage_to_a_batch_too_large_for_an_array_is_found(monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @EVERY_COMPRESSION
 @EVERY_VERSION
 def test_more_than_two_gigabytes_of_entries_come_back(version: Any, compression: Any) -> None:
@@ -331,7 +330,6 @@ def test_more_than_two_gigabytes_of_entries_come_back(version: Any, compression:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @EVERY_VERSION
 def test_largest_entry_comes_back(version: Any) -> None:
     entry = bytes(batch.MAX_ENTRY_BYTES)

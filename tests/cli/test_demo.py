@@ -7,12 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 COMMAND = Path(sys.executable).with_name("forebay")
 
 
-@pytest.mark.timeout(400)
 def test_demo_loses_and_doubles_nothing_and_what_it_keeps_can_be_looked_at(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     done = subprocess.run(

@@ -10,14 +10,12 @@ import sys
 from pathlib import Path
 
 import pyspark
-import pytest
 from read_job import fill
 from spark_place import Place
 
 from forebay.testing.servers import SeaweedServer
 
 
-@pytest.mark.timeout(400)
 def test_executor_that_is_killed_loses_no_row_and_no_secret_is_shown(weed: SeaweedServer, tmp_path: Path) -> None:
     place = Place(f"s3://tests/cluster-{os.getpid()}", weed.storage_options)
     batches = [[b"%02d-%02d" % (number, entry) for entry in range(50)] for number in range(12)]

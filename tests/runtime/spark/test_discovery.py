@@ -13,8 +13,6 @@ from spark_place import Place
 from forebay.buffer.producer import Producer
 from forebay.runtime.spark import register
 
-pytestmark = pytest.mark.timeout(300)  # a JVM and its first job take long on a busy machine
-
 
 def run(program: str) -> str:
     return subprocess.check_output([sys.executable, "-c", program], text=True).strip()

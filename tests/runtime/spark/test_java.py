@@ -13,8 +13,6 @@ import pytest
 from forebay.buffer.errors import Unsupported
 from forebay.runtime.spark import ensure_java
 
-pytestmark = pytest.mark.timeout(300)  # a JVM and its first job take long on a busy machine
-
 HERE = Path(__file__).parent
 
 

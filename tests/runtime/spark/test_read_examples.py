@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from types import ModuleType
 
-import pytest
 from pyspark.sql import SparkSession
 from spark_place import Place
 
@@ -25,7 +24,6 @@ def example(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.timeout(300)
 def test_events_are_aggregated_and_streamed_to_parquet_exactly_once(
     spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:

@@ -61,7 +61,6 @@ def texts(first: int, end: int) -> list[str]:
     return [f"{number:03}" for number in range(first, end)]
 
 
-@pytest.mark.timeout(400)
 def test_runs_of_available_now_follow_each_other_exactly_once(
     spark: SparkSession, weed: SeaweedServer, tmp_path: Path
 ) -> None:
@@ -77,7 +76,6 @@ def test_runs_of_available_now_follow_each_other_exactly_once(
     assert frontier_of(store) == 8
 
 
-@pytest.mark.timeout(400)
 def test_append_is_in_the_first_micro_batch_after_it(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     store = place.open()
     create_topic(store, 2)
@@ -98,7 +96,6 @@ def test_append_is_in_the_first_micro_batch_after_it(spark: SparkSession, place:
         query.stop()
 
 
-@pytest.mark.timeout(400)
 def test_fenced_stream_fails_and_says_so(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     fill(place.open(), *numbered(0, 2))
     query = (
@@ -146,7 +143,6 @@ def finish(spark: SparkSession, place: Place, folder: Path) -> list[int]:
     return seen
 
 
-@pytest.mark.timeout(400)
 def test_driver_killed_in_the_middle_of_a_micro_batch_repeats_it_and_goes_on(
     spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:

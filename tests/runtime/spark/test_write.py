@@ -24,9 +24,6 @@ from forebay.buffer.topic import create_topic, partition_for
 from forebay.runtime.spark.listing import EpochLog, EpochRecord
 from forebay.runtime.spark.writer import BatchWriter, Stored, StreamWriter
 
-pytestmark = pytest.mark.timeout(300)  # a JVM and its first job take long on a busy machine
-
-
 VALUE = StructField("value", BinaryType())
 
 

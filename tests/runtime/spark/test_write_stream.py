@@ -15,8 +15,6 @@ from write_job import entries_in, head_of
 
 from forebay.buffer.topic import buffers_at, create_topic
 
-pytestmark = pytest.mark.timeout(300)  # a JVM and its first job take long on a busy machine
-
 HERE = Path(__file__).parent
 
 
