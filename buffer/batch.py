@@ -269,6 +269,7 @@ def make_compressor(level: int = DEFAULT_LEVEL, version: Version = 2) -> zstanda
     quarter of the readers'. Objects are as large where events repeat their neighbours (rfcs/0003 has the rest).
     """
     window = _WINDOW_LOG if level <= DEFAULT_LEVEL else 0  # 0 is zstd's own choice
+    # guard: write a checksum into version 1 zstd frames
     return zstandard.ZstdCompressor(
         compression_params=zstandard.ZstdCompressionParameters(
             compression_level=level, window_log=window, write_checksum=version == 1, write_content_size=True
@@ -348,6 +349,7 @@ class _Decoder:
         if code == _CODES["none"]:
             if version == 1:
                 return self._split(block, count)
+            # guard: copy a mutable buffer before entries refer to it
             return self._read_columns(pa.py_buffer(block if block.readonly else bytes(block)), count)
         if code == _CODES["zstd"]:
             return self._decode_zstd(block, count, version)
@@ -361,7 +363,7 @@ class _Decoder:
         except zstandard.ZstdError as error:
             raise self._corrupt(f"bad zstd frame header ({error})") from error
         limit = min(self.max_raw_bytes, len(block) * _ZSTD_MAX_RATIO)
-        if size > limit:
+        if size > limit:  # guard: bound the claimed size of a zstd frame
             raise self._corrupt(
                 f"its zstd frame claims {size} bytes; {len(block)} compressed bytes and max_raw_bytes allow {limit}"
             )
@@ -426,7 +428,7 @@ class _Decoder:
     def _check_room(self, size: int, count: int) -> None:
         if size > self.max_raw_bytes:
             raise self._corrupt(f"a block of {size} bytes; max_raw_bytes allows {self.max_raw_bytes}")
-        if 4 * count > size:
+        if 4 * count > size:  # guard: bound the entry count by the block size
             raise self._corrupt(f"the footer says {count} entries; a block of {size} bytes has no room for them")
 
     def _first_page(self, block: memoryview, count: int) -> pa.BinaryArray:
@@ -444,7 +446,7 @@ class _Decoder:
     def _checked(self, chunks: tuple[pa.BinaryArray, ...], size: int) -> DecodedBatch:
         """Return the batch if its entries are the whole block: Arrow does not mind what follows them."""
         used = sum(map(raw_size, chunks))
-        if used != size:
+        if used != size:  # guard: refuse bytes after the last entry
             raise self._corrupt(f"{size - used} bytes follow the last entry")
         return DecodedBatch(chunks, size)
 

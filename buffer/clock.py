@@ -71,6 +71,7 @@ def wait_on(condition: Condition, timeout: float | None = None) -> bool:
     except BaseException:
         while True:
             try:
+                # guard: reacquire the lock after an interrupt
                 while not condition._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001
                     condition.acquire()
                 break

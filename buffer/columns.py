@@ -76,7 +76,7 @@ def read_columns(block: pa.Buffer, count: int) -> Iterator[pa.BinaryArray]:
         yield from _read_in_parts(data, pa.Array.from_buffers(pa.uint32(), count, [None, block.slice(end)]))
         return
     lengths = pa.Array.from_buffers(pa.int32(), count, [None, block.slice(end)])
-    if count and pc.min(lengths).as_py() < 0:
+    if count and pc.min(lengths).as_py() < 0:  # guard: refuse lengths that overflow
         raise pa.ArrowInvalid("an entry of 2 GiB or more")
     offsets = _running_totals(lengths)
     _check_total(offsets[count].as_py(), end)
@@ -106,5 +106,5 @@ def _running_totals(lengths: pa.Int32Array | pa.Int64Array) -> pa.Int32Array | p
 
 
 def _check_total(found: int, expected: int) -> None:
-    if found != expected:
+    if found != expected:  # guard: refuse lengths that do not add up to the bytes
         raise pa.ArrowInvalid(f"lengths that add up to {found}, and {expected} bytes")

@@ -234,7 +234,7 @@ class Consumer(Closing):
             try:
                 if self._take(place, batch):
                     return batch
-            except BaseException:
+            except BaseException:  # guard: put back a batch whose return was interrupted
                 self._put_back(place, batch)
                 raise
             races = count_race(races)
@@ -272,7 +272,7 @@ class Consumer(Closing):
         batch = self._fetcher.fetch(descriptor)
         if batch.metadata:
             age = (self._clock.now_ms() - batch.metadata[-1].ingestion_time_ms) / 1000
-            metrics.consumer_lag.set(max(0.0, age), self._attributes)
+            metrics.consumer_lag.set(max(0.0, age), self._attributes)  # guard: report the age of what was read
         return batch
 
     def check_missing(self, descriptor: BatchDescriptor) -> None:
@@ -326,11 +326,13 @@ class Consumer(Closing):
             first = self._check_handed_out(sequence)
             following = first if self._frontier is None else self._frontier + 1
             expected = following
+            # guard: skip consecutive gaps when acknowledging in order
             while expected in self._gaps:  # one gap may begin where another ends
                 expected = self._gaps[expected]
-            if sequence != expected:
+            if sequence != expected:  # guard: acknowledge in order
                 raise InvalidInput(f"{self.url}: batch {expected} must be acknowledged next, not {sequence}")
             if self._unwritten_acks + 1 >= DEQUEUE_EVERY:
+                # guard: write the ack before moving the local frontier
                 self._write_acks(sequence)  # before the local state, so that a failed call can be repeated
             else:
                 self._unwritten_acks += 1
@@ -351,7 +353,7 @@ class Consumer(Closing):
                 raise InvalidInput(
                     f"{self.url}: batch {sequence} was acknowledged before; the last is {self._frontier}"
                 )
-            self._write_acks(sequence)
+            self._write_acks(sequence)  # guard: write ack_through before moving the frontier
             newly = sequence - first + 1 if self._frontier is None else sequence - self._frontier
             self._frontier = sequence
             metrics.acks.add(newly, self._attributes)
@@ -386,7 +388,7 @@ class Consumer(Closing):
                     return
                 self._closed = True
                 self._closing.notify_all()
-            try:
+            try:  # guard: stop the collector even if the last write fails
                 self._flush()
                 self._side.release(self._claim)
             finally:
@@ -501,6 +503,7 @@ class Consumer(Closing):
                     raise
                 self._skip(cursor, error.first)
             else:
+                # guard: report the number of waiting batches
                 metrics.queue_length.set(self._side.waiting(), self._attributes)
                 return (_Place(cursor, found[0].sequence, found[-1].sequence) if found else None), found
         raise self._outpaced()
@@ -536,7 +539,7 @@ class Consumer(Closing):
 
     def _peek(self) -> tuple[_Place | None, Batch | None]:
         place, found = self._look(1)
-        for _ in range(MAX_SKIPS):
+        for _ in range(MAX_SKIPS):  # guard: move the cursor only after the fetch
             if not found:
                 return None, None
             try:
@@ -560,7 +563,7 @@ class Consumer(Closing):
     def _hand_out(self, place: _Place) -> bool:
         """Move the cursor over what was found after it, unless another thread has moved it since."""
         with self._moving:
-            if self._cursor != place.cursor:
+            if self._cursor != place.cursor:  # guard: hand a batch out once across threads
                 return False
             place.moved = True
             if self._first_handed_out is None:
@@ -600,9 +603,10 @@ class Consumer(Closing):
         """Return the first sequence that was handed out, if this one was too."""
         self._check_open()
         first, cursor = self._first_handed_out, self._cursor
+        # guard: acknowledge only what was handed out
         if first is None or cursor is None or not first <= sequence <= cursor:
             raise InvalidInput(f"{self.url}: batch {sequence} was never handed out, so it cannot be acknowledged")
-        if self._lost is not None and sequence >= self._lost:
+        if self._lost is not None and sequence >= self._lost:  # guard: refuse acks past a batch lost to an interrupt
             raise InvalidInput(
                 f"{self.url}: batch {sequence} cannot be acknowledged, because the call that read batch {self._lost} "
                 "was interrupted while another thread read on: open a new consumer, which reads it again"

@@ -164,6 +164,7 @@ class FetchHandle:
             ) from error
         if descriptor.facts is not None:
             checksum = crc32c(data)
+            # guard: verify the checksum and size of a batch
             if checksum != descriptor.facts.crc32c or len(data) != descriptor.facts.object_bytes:
                 raise Corrupt(
                     f"{self.store.url}/{descriptor.location}, batch {descriptor.sequence}, is damaged: expected "
@@ -184,6 +185,7 @@ class FetchHandle:
         """
         if descriptor.facts is not None:
             return self._decode(descriptor, data)  # its checksum was right, so another read would not help
+        # guard: read a batch without checksum again if decoding fails
         return read_sound(
             lambda: self._decode(descriptor, data),
             self._clock,

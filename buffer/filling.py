@@ -109,6 +109,7 @@ def check_call(entries: Entries, metadata: bytes, time_ms: int) -> Call:
         entries = [entries]
     else:
         if isinstance(entries, list):
+            # guard: copy the list of entries at the start of the call
             entries = tuple(entries)  # as it is now: lengths and bytes of two moments would cut entries in the middle
         _check_types(entries)
     count = len(entries)
@@ -255,7 +256,7 @@ class Blocks:
             self._end(memoryview(self._lengths).cast("B"))
         pieces = [*([] if self._piece is None else [self._piece[: self._used]]), *self._rest]
         self._taken, self._piece, self._rest, self._lengths = self._piece, None, [], array("I")
-        return pieces
+        return pieces  # guard: reuse memory only after the batch is built
 
     def reuse(self) -> None:
         """Let other batches have the memory of what was taken, once nothing stands on it any more."""
@@ -326,7 +327,7 @@ class Filled:
             Unavailable: they are not what was counted, or not all calls that were numbered, since memory ran short.
         """
         pieces = self.blocks.take()
-        if self.lacks_a_call or sum(map(len, pieces)) != self.raw_bytes:
+        if self.lacks_a_call or sum(map(len, pieces)) != self.raw_bytes:  # guard: never store a batch with half a call
             raise Unavailable("memory ran short while a call was put into this batch: produce its entries again")
         return pieces
 
@@ -370,7 +371,7 @@ class Filling:
                 call.parts = []  # they may have been copied
         except BaseException:
             # A later number in the manifest would say that this one is durable.
-            self._lacks_a_call |= call.number is not None
+            self._lacks_a_call |= call.number is not None  # guard: list no later number after a call that was left out
             raise
         self._number = call.number
         last = self._metadata[-1] if self._metadata else None

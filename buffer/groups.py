@@ -44,7 +44,7 @@ class Cursor(Struct, frozen=True, array_like=True, tag="cursor"):
     """Of the consumer that reads; empty once it has let go."""
     acked: Whole | None
     """The highest sequence up to which all is acknowledged; None if nothing is."""
-    number: Whole
+    number: Whole  # guard: refuse an impossible number in a cursor
     """Grows with every write, so that no two states are the same bytes."""
     planned: tuple[Whole, ...] = ()
     """Where the ranges end that may be on their way to a sink, in order; the first begins after `acked` (rfcs/0007)."""
@@ -107,6 +107,7 @@ class GroupReader:
             if name in head.groups:
                 return None
             # Another one for each attempt: what an earlier one made may have been used and deleted meanwhile.
+            # guard: use a new generation for each attempt to create a group
             return head.with_group(name, queue.new_id(), queue.sequence_of(start, state=head))
 
         head = queue.change_head(register, lambda head: name in head.groups)
@@ -123,6 +124,7 @@ class GroupReader:
             cursor = self._checked(cursor) or Cursor(self._buffer_id, 0, "", None, 0)
             return replace(cursor, epoch=cursor.epoch + 1, claim_id=claim_id, number=cursor.number + 1)
 
+        # guard: confirm a group claim by its claim id
         self._known = self._register.update(take, lambda cursor: cursor.claim_id == claim_id)
         cursor = self._known.value
         return Claim(0 if cursor is None else cursor.epoch, claim_id)
@@ -139,6 +141,7 @@ class GroupReader:
         cursor = self._checked(self._known.value)
         self._check_owner(cursor, claim)
         head = self._queue.read()
+        # guard: check the generation of the group on every read
         if not isinstance(head, Head) or head.groups.get(self._name) != self._group:
             raise Fenced(f"{self._queue.url}: group {self._name} was reset or deleted; this consumer must stop")
         if after is None:
@@ -160,6 +163,7 @@ class GroupReader:
             # What is below the group's start was never its to acknowledge, though a seek may have read it.
             acked = start - 1 if cursor.acked is None else cursor.acked
             # Under another's claim it may be ours, of before that, or theirs.
+            # guard: a group ack recorded before a takeover is not fenced
             return acked >= through and (cursor.claim_id == claim.claim_id or None)
 
         def change(cursor: Cursor | None) -> Cursor | None:
@@ -208,6 +212,7 @@ class GroupReader:
         """Let the group go, so that it can be reset or deleted without force. Nothing happens if we are fenced."""
 
         def let_go(cursor: Cursor | None) -> Cursor | None:
+            # guard: release a group only while it is still ours
             if cursor is None or cursor.claim_id != claim.claim_id:
                 return None
             return replace(cursor, claim_id="", number=cursor.number + 1)
@@ -232,7 +237,7 @@ class GroupReader:
         return self._register.conflict_rate
 
     def _check_owner(self, cursor: Cursor | None, claim: Claim) -> None:
-        if cursor is None or cursor.claim_id != claim.claim_id:
+        if cursor is None or cursor.claim_id != claim.claim_id:  # guard: fence a group consumer by its claim id
             epoch = 0 if cursor is None else cursor.epoch
             raise Fenced(
                 f"{self._register.url}: another consumer took over group {self._name}, or it was reset or deleted (the "
@@ -240,6 +245,7 @@ class GroupReader:
             )
 
     def _checked(self, cursor: Cursor | None) -> Cursor | None:
+        # guard: a cursor must carry the id of its buffer
         if cursor is not None and cursor.buffer_id != self._buffer_id:
             raise Corrupt(f"{self._register.url} belongs to buffer {cursor.buffer_id}; this one is {self._buffer_id}")
         return cursor
@@ -303,7 +309,7 @@ class Groups:
 
         def change(head: Head) -> Head:
             group = head.groups.get(name)
-            if group is None or group.generation != before.generation:
+            if group is None or group.generation != before.generation:  # guard: reset only the generation that was read
                 raise InvalidInput(f"{self._queue.url}: somebody else has changed group {name} meanwhile; look again")
             return head.with_group(name, generation, self._queue.sequence_of(to, state=head))
 
@@ -335,7 +341,7 @@ class Groups:
             raise InvalidInput(
                 f"{self._queue.url}: a consumer has group {name}; close it first, or {verb} with force if it is dead"
             )
-        if state.alive:
+        if state.alive:  # guard: fence the consumer before its group is deleted
             self._fence(name, state.generation)
         return state
 

@@ -154,7 +154,7 @@ def _hold_range(
             )
         return Hold(first, None, 0, purpose)
 
-    head = lease.take(wanted)
+    head = lease.take(wanted)  # guard: plan from the head that took the hold
     try:
         end = queue.end_of(_or_latest(upto), state=head)
     except ForebayError:
@@ -359,7 +359,7 @@ class _Lease:
         self._waking = Condition()
         self._over = False
         self._shared = False
-        self._ttl_ms = math.ceil(ttl * 1000)
+        self._ttl_ms = math.ceil(ttl * 1000)  # guard: round a hold TTL up to a whole millisecond
         self._pause = ttl / _RENEWALS_IN_A_TTL
         self._renewals = 0
         self._seen_at = 0.0
@@ -377,6 +377,7 @@ class _Lease:
         self._pause *= 1 - _JITTER * random.random()
         # Only wall clocks tell how old the last renewal is, and they may be wrong. So a ticket that seems fresh starts
         # a timer here. Any other, even one from the future, means a look before the job goes on.
+        # guard: check the hold before continuing if clocks disagree
         is_fresh = abs(self._clock.now_ms() - ticket.renewed_ms) < self._ttl_ms / _RENEWALS_IN_A_TTL
         self._note(ticket.renewals, self._clock.monotonic() - (0.0 if is_fresh else 2 * self._ttl))
         self._start_renewing()
@@ -405,6 +406,7 @@ class _Lease:
             raise Closed(f"{self.name} was {'handed over' if self.state == 'handed over' else 'closed'}")
         if self.state == "lost":
             raise self._gone()
+        # guard: renew the hold before continuing after a sleep
         if self._clock.monotonic() >= self._renewed_at + self._ttl:
             self.renew()  # nobody did in time, so it may be gone: this finds out
 
@@ -457,7 +459,7 @@ class _Lease:
     def _find_in(self, head: Head) -> Hold:
         found = head.holds.get(self.hold_id)
         if found is None:
-            raise self._gone()
+            raise self._gone()  # guard: a renewal never restores a lost hold
         return found
 
     def release(self) -> None:
@@ -493,8 +495,9 @@ class _Lease:
 
     def _is_due(self, found: Hold) -> bool:
         """Whether this process, which shares the hold with others, should renew it."""
-        if not self._follows() and found.stamp_ms is not None:
+        if not self._follows() and found.stamp_ms is not None:  # guard: renew a stamped hold at the first look
             return True  # a collector has begun to count, and we do not know when
+        # guard: renew a shared hold only when it is due
         return found.renewals == self._renewals and self._clock.monotonic() >= self._seen_at + self._pause
 
     def _follows(self) -> bool:

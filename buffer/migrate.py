@@ -83,7 +83,7 @@ def migrate(
         raise InvalidInput(f"{store.url} is a topic: its partitions are of version 2 since they were made") from None
     if isinstance(state, Head):
         return _report(state, migrated=False, segments_stored=0)
-    if not others_stopped:
+    if not others_stopped:  # guard: require confirmation that the others are stopped
         raise InvalidInput(
             f"{queue.url}: a version 2 manifest is refused by OpenData Buffer's programs, and a version 1 collector "
             "would sweep batches that it cannot see listed. Stop them all (forebay producers may run on), then pass "
@@ -162,6 +162,7 @@ class _Migration:
             tail=_entries(manifest.entries_after(sealed_to - 1, manifest.next_sequence - sealed_to)),
         )
         head = whole.trim(first, self._nodes)
+        # guard: keep the floor at or below every listed name
         return replace(head, gc_floor=min(self._horizon, head.lowest or self._horizon))
 
     def _is_sealed_part_of(self, manifest: Manifest) -> bool:
@@ -172,6 +173,7 @@ class _Migration:
         last = self._last_sealed
         if last is None or last.sequence < manifest.first_sequence:
             return False
+        # guard: what was sealed must still be in the manifest
         return manifest.entries_after(last.sequence - 1, 1) == [last]
 
 

@@ -22,7 +22,7 @@ def mint(clock: Clock, random: Random, *, above: str = LOWEST) -> str:
     """Return a new ULID of the present time, or above the floor if the clock is behind it."""
     value = clock.now_ms() << 80 | random.getrandbits(80)
     floor = int(ULID.from_str(above))
-    if value <= floor:
+    if value <= floor:  # guard: make names above the floor whatever the clock says
         value = min(floor + 1 + random.getrandbits(64), _HIGHEST)
     return str(ULID.from_int(value))
 

@@ -60,7 +60,7 @@ def _note_fork() -> None:
     global _process  # noqa: PLW0603 -- asking the system at every call would take a tenth of the call's time
     _process = os.getpid()
     _inherited.extend(_open)
-    _open.clear()
+    _open.clear()  # guard: forget the producers of the parent after a fork
 
 
 os.register_at_fork(after_in_child=_note_fork)
@@ -256,7 +256,7 @@ class Producer(AsyncClosing):
         except ForebayError:
             raise
         except BaseException:
-            if number is not None:
+            if number is not None:  # guard: count a number as used if an interrupt may have queued it
                 self._note_queued(number)  # it may be queued: to take it again could write it twice
             raise
         return handle

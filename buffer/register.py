@@ -166,6 +166,7 @@ class Register(Generic[T]):
         version = known.version
         if version is None:
             return self.read()
+        # guard: repeat a damaged conditional read without the condition
         return read_sound(lambda: self._read_if_changed(known, version), self.clock, again=self._read)
 
     def _read(self) -> Snapshot[T]:
@@ -211,7 +212,7 @@ class Register(Generic[T]):
         if snapshot.version is None:
             outcome = self.store.create(self.key, data)
         else:
-            if data == snapshot.data:
+            if data == snapshot.data:  # guard: refuse an update that writes the same bytes
                 raise InvalidInput(f"{self.url}: an update must change the bytes, or it could not be told from none")
             outcome = self.store.replace(self.key, data, snapshot.version)
         with self._counters:
@@ -228,7 +229,7 @@ class Register(Generic[T]):
 
 
 def _absent(error: NotFound) -> Snapshot[T]:
-    if error.bucket:
+    if error.bucket:  # guard: a missing bucket is not a missing object
         raise error  # of an object in a bucket that is not there, nobody can say that it is missing
     return Snapshot(None, None, b"")
 
@@ -256,7 +257,7 @@ class _Update(Generic[T]):
         except Unknown:
             raise
         except ForebayError as error:
-            if self._in_doubt is _NOTHING_IN_DOUBT:
+            if self._in_doubt is _NOTHING_IN_DOUBT:  # guard: report errors as unknown while a write is in doubt
                 raise
             raise Unknown(
                 f"{self._register.url}: a write may have been applied ({self._last_trouble}), "
@@ -284,8 +285,9 @@ class _Update(Generic[T]):
             if done is not None:
                 return done
             known = None
-            if self._throttled > throttled:
+            if self._throttled > throttled:  # guard: throttled writes use up no attempts
                 if throttled and self._tried_on != tried_on:
+                    # guard: cap the deadline extension of a throttled update
                     deadline = min(latest, clock.monotonic() + limits.max_seconds)  # another writer got on
                 self._wait_for_store(register.spacing.pause(register.random, self._throttled, self._retry_after))
             else:
@@ -317,6 +319,7 @@ class _Update(Generic[T]):
         try:
             return self._change(known.value)
         except ForebayError:
+            # guard: retry a refusal based on an old snapshot with a fresh read
             return None  # perhaps only because `known` is old: a fresh read decides
 
     def _write(self, snapshot: Snapshot[T], value: T) -> Snapshot[T] | None:
@@ -333,7 +336,7 @@ class _Update(Generic[T]):
             if isinstance(outcome, NotApplied):
                 self._last_trouble = outcome.reason
                 return None  # the store has certainly not taken it, and never will
-        self._in_doubt = snapshot.version
+        self._in_doubt = snapshot.version  # guard: check for our own change after a plain conflict too
         self._answer_lost |= isinstance(outcome, InDoubt)
         self._last_trouble = outcome.reason
         return None
@@ -360,7 +363,7 @@ class _Update(Generic[T]):
             raise Unknown(
                 f"{self._register.url}: it cannot be told any more if a write was applied ({self._last_trouble})"
             )
-        if snapshot.version != self._in_doubt:
+        if snapshot.version != self._in_doubt:  # guard: keep a write in doubt while its version is still there
             self._in_doubt = _NOTHING_IN_DOUBT
             self._answer_lost = False
         return False

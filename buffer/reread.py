@@ -38,7 +38,7 @@ def read_sound(read: Callable[[], T], clock: Clock, *, again: Callable[[], T] | 
     Raises:
         Corrupt: the last read was damaged, too.
     """
-    for number in range(MAX_READS - 1):
+    for number in range(MAX_READS - 1):  # guard: read damaged data again
         try:
             return read()
         except Corrupt as error:

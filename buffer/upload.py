@@ -98,7 +98,7 @@ class BatchStorage:
         Raises:
             Unavailable: the store did not take it in time. Whatever is there, no manifest lists it or ever will.
         """
-        if filled.raw_bytes > DEFAULT_MAX_RAW_BYTES:
+        if filled.raw_bytes > DEFAULT_MAX_RAW_BYTES:  # guard: never store a batch that readers would refuse
             raise InvalidInput(
                 f"a batch of {filled.raw_bytes} bytes, which no reader would take: the most is {DEFAULT_MAX_RAW_BYTES}"
             )
@@ -150,6 +150,7 @@ class BatchStorage:
                         "collector's grace, then produce it again"
                     ) from error
                 self._note_passed(error.floor, seconds, upload, len(batches))
+                # guard: upload again above the floor
                 batches = [self.put_again(uploaded, above=error.floor) for uploaded in batches]
             else:
                 return batches
@@ -185,12 +186,14 @@ class BatchStorage:
         above: str,
     ) -> Uploaded:
         at, at_ms = self._clock.monotonic(), self._clock.now_ms()
-        if self._lead_ms:
+        if self._lead_ms:  # guard: name uploads ahead of time after the floor passed one
             above = max(above, names.at_time(at_ms + self._lead_ms))
         location = f"{self._data_prefix}/{names.mint(self._clock, self._random, above=above)}.batch"
         try:
+            # guard: retry uploads while the store is unavailable
             self._patience.call(lambda: self._store.put(location, data), latest=lambda: self._give_up_at)
         except (Unavailable, Unknown) as error:
+            # guard: a failed upload means not stored
             raise Unavailable(
                 f"{self._store.url}/{location}: the upload failed, and was retried for "
                 f"{self._clock.monotonic() - at:.0f} s ({error}): nothing of this batch was stored; produce it again"
@@ -251,11 +254,12 @@ class BatchUploader:
         if filled.count == 0:
             return None
         try:
+            # guard: name uploads above the last seen floor
             return self._storage.put(filled, above=floor_of(self._queue))
         except ForebayError as error:
             self._gap = error
             raise DeltaRejected(error) from error
-        except MemoryError as error:
+        except MemoryError as error:  # guard: a MemoryError fails only its own batch
             short = Unavailable(f"memory ran short while this batch was made ({error}): produce its entries again")
             self._gap = short
             raise DeltaRejected(short) from error
@@ -288,7 +292,7 @@ class BatchUploader:
 
     def _check_no_gap(self) -> None:
         # A later number in the manifest says that everything before it is durable.
-        if self._numbered and self._gap is not None:
+        if self._numbered and self._gap is not None:  # guard: list no numbered call after a gap
             raise Closed(
                 f"{self._store.url}: an earlier call could not be stored, so none after it may be listed: open a new "
                 f"producer and repeat from that call on ({self._gap})"
@@ -319,6 +323,7 @@ class BatchUploader:
             except PlaceConsumed as error:
                 doubt = error
             except ForebayError as failure:
+                # guard: an append in doubt that cannot be repeated is unknown
                 raise Unknown(f"{doubt}; appending it again failed: {failure}") from failure
         raise doubt
 
@@ -334,14 +339,14 @@ class BatchUploader:
     def _put_back_if_overtaken(self, uploaded: Uploaded) -> None:
         """Store an object again that a version 1 collector may have swept because its listing took so long."""
         age = max(self._clock.monotonic() - uploaded.at, (self._clock.now_ms() - uploaded.at_ms) / 1000)
-        if age <= self._grace / 2:
+        if age <= self._grace / 2:  # guard: verify a batch that was slow to be listed
             return
         where = f"{self._store.url}/{uploaded.batch.location}"
         trouble = ""
         for _ in range(_MOST_REPEATS):
             try:
                 outcome = self._store.create(uploaded.batch.location, uploaded.data)
-            except ForebayError as error:
+            except ForebayError as error:  # guard: a listed batch that cannot be verified is unknown
                 trouble = str(error)  # it is listed, so this is no failure of its calls
                 continue
             if isinstance(outcome, Applied):

@@ -113,6 +113,7 @@ class Walk:
             ref, found = self._descend(head, at)
             if found is not None:
                 yield from found
+            # guard: report a missing segment even if the head keeps changing
             elif ref.name != missing and (fresh := self._fresh_head()).revision != head.revision:
                 # The head that refers to it is old: a collector may have trimmed through it since. If a newer head
                 # refers to it, too, it is missing, however often writers change the head meanwhile.

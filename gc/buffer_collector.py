@@ -83,11 +83,11 @@ class BufferCollector:
 
     def _collect(self, *, dry_run: bool) -> CollectionReport:
         # Before the manifest: version 1 relies on seeing there whatever was listed by this time.
-        store_time_ms = self._store_time()
+        store_time_ms = self._store_time()  # guard: read the store time before the manifest
         state = self._queue.read()
         # The manifest is unwritten: a native producer may have uploaded its first batch and not listed it yet. However
         # old the object is, it must stay.
-        if store_time_ms is None or is_unwritten(state):
+        if store_time_ms is None or is_unwritten(state):  # guard: never sweep beside an unwritten manifest
             self._tell_unwritten()
             return CollectionReport(self.url, dry_run)
         if isinstance(state, Manifest):
@@ -96,7 +96,7 @@ class BufferCollector:
             report = self._collect_v2(state, store_time_ms, dry_run=dry_run)
             freed = 0
         except StoreError as error:
-            if dry_run or not is_disk_full(error):
+            if dry_run or not is_disk_full(error):  # guard: free reserved space when the disk is full
                 raise
             freed = self._free_disk(state)
             if not freed:
@@ -142,6 +142,7 @@ class BufferCollector:
         """When the store last wrote the manifest, by its own clock; None if there is no manifest."""
         manifest_path = self._settings.manifest_path
         found = next(iter(self._store.list(manifest_path)), None)
+        # guard: use the time of the store and not the local clock
         return found.modified_ms if found is not None and found.key == manifest_path else None
 
     def _collect_v1(self, manifest: Manifest, store_time_ms: int, *, dry_run: bool) -> CollectionReport:
@@ -166,8 +167,9 @@ class BufferCollector:
             if dry_run:
                 now_ms = own_ms
             else:
-                collection.touch()
+                collection.touch()  # guard: touch the store to learn its current time
                 now_ms = self._store_time() or store_time_ms
+        # guard: read the store time again before stamping a hold
         elif any(hold.needs_stamp(store_time_ms) for hold in head.holds.values()) and not dry_run:
             # The time above was read before the head, and may be older than a hold in it.
             now_ms = self._store_time() or store_time_ms

@@ -119,7 +119,7 @@ class Collector:
 
     def _collect_topic(self, *, dry_run: bool) -> CollectionReport:
         topic = Topic(self._store, clock=self._clock, random=self._settings.random)
-        for number in range(len(self._partitions), topic.partitions):
+        for number in range(len(self._partitions), topic.partitions):  # guard: pick up new partitions at every run
             self._partitions[number] = BufferCollector(topic.partition(number), self._settings)
         self._interrupted = False
         with ThreadPoolExecutor(_PARTITIONS_AT_ONCE, thread_name_prefix="forebay-collector") as pool:
@@ -127,16 +127,18 @@ class Collector:
                 partitions = pool.map(lambda part: self._collect_partition(part, dry_run), self._partitions.values())
                 report = CollectionReport.of_topic(self.url, dry_run, tuple(partitions))
             except BaseException:
+                # guard: make running sweeps stop after an interrupt
                 self._interrupted = True  # those under way end after the request that they are at
                 raise
         _log.info("%s", report)
         return report
 
     def _collect_partition(self, partition: BufferCollector, dry_run: bool) -> CollectionReport:
-        if self._settings.is_stopped():
+        if self._settings.is_stopped():  # guard: check for a stop before each partition
             return CollectionReport(partition.url, dry_run)
         try:
             return partition.collect(dry_run=dry_run)
+        # guard: catch any exception of a partition
         except Exception as error:  # noqa: BLE001 - whatever it was, it is no reason to leave the others uncollected
             _log.warning(
                 "%s could not be collected, and is tried again next time: %s",

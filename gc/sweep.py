@@ -75,18 +75,18 @@ class Sweep:
         named = self._below(prefix, end, None, start_after=prefix + first)
         while part := list(islice(named, DELETED_AT_ONCE)):
             bounds = [ulid_in(key) or first for key in (part[0], part[-1])]
-            # guard: what can be reached is kept, however old its name is
             kept = reachable(*bounds)
-            yield from (key for key in part if key not in kept)
+            yield from (key for key in part if key not in kept)  # guard: never sweep what is reachable
 
     def _below(self, prefix: str, floor: str, written_before_ms: int | None, *, start_after: str = "") -> Iterator[str]:
         for found in self._store.list(prefix, start_after=start_after):
             name = found.key.removeprefix(prefix)
-            if name >= floor:
+            if name >= floor:  # guard: delete only below the floor
                 return
             # What is deeper down was put there by somebody else: the listed names would not even be in order.
-            if "/" in name or ulid_in(name) is None:
+            if "/" in name or ulid_in(name) is None:  # guard: delete only ULID names directly in the folder
                 continue
+            # guard: keep an object the store received recently
             if written_before_ms is None or found.modified_ms < written_before_ms:
                 yield found.key
 
@@ -130,6 +130,7 @@ class Sweep:
             self.deleted += len(chunk)
             return
         if self._events is not None:
+            # guard: record the deletion before it starts
             self._events.record("delete.started", self._store.url, objects=chunk)
         try:
             failed = self._store.delete(chunk)
@@ -151,7 +152,7 @@ class Sweep:
 def _still_dead(suspects: list[str], read_head: Callable[[], Head]) -> list[str]:
     if not suspects:
         return []
-    head = read_head()
+    head = read_head()  # guard: read the head again before deleting cursors
     return [key for key in suspects if _is_dead(key, head)]
 
 
@@ -160,4 +161,5 @@ def _is_dead(key: str, head: Head) -> bool:
     if cursor is None:
         return False
     name, generation = cursor
+    # guard: keep the cursor of the current generation
     return name not in head.groups or head.groups[name].generation != generation

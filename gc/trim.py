@@ -43,6 +43,8 @@ class Decision:
 
     def shows_in(self, head: Head) -> bool:
         """Whether a head has all of this in it, whoever wrote it."""
+        # guard: recognize a collection whose answer was lost
+        # guard: recognize a stamp whose answer was lost
         return (
             head.buffer_id == self.before.buffer_id
             and head.first_sequence >= self.head.first_sequence
@@ -74,8 +76,10 @@ def decide(
         CursorNeeded: the frontier of one of its groups is not among those given.
         NodeNeeded: a node is not among those given.
     """
+    # guard: remove a hold only after it expires
     expired = tuple(sorted(hold_id for hold_id, hold in head.holds.items() if hold.is_expired(now_ms)))
     # A hold taken or renewed since then is newer than `now_ms`: this stamp would shorten its time to live.
+    # guard: stamp only a hold seen before the time was read
     stamps = {
         hold_id: now_ms
         for hold_id, hold in head.holds.items()
@@ -87,12 +91,13 @@ def decide(
         if hold.first_sequence is not None and hold_id not in expired
     ]
     # Only readers let anything go; with none of them, a hold that begins late says nothing of what is before it.
+    # guard: a hold alone lets nothing be trimmed
     unread_from = min(_frontiers(head, frontiers), default=head.first_sequence)
     point = unread_from
     if retention is not None:
         point = max(point, retention.first_kept(head, now_ms, nodes))
     # A frontier may lie beyond what exists (`last_acked`), or below what retention has dropped before.
-    point = max(head.first_sequence, min([point, head.next_sequence, *held]))
+    point = max(head.first_sequence, min([point, head.next_sequence, *held]))  # guard: never trim past a hold
     dropped = max(0, point - max(unread_from, head.first_sequence))
     after = head.collect(
         point=point,
@@ -109,7 +114,7 @@ def _frontiers(head: Head, frontiers: Frontiers) -> list[int]:
     found = []
     for name, group in head.groups.items():
         if (name, group.generation) not in frontiers:
-            raise CursorNeeded(name)
+            raise CursorNeeded(name)  # guard: start over if a cursor of a group was not read
         found.append(frontiers[name, group.generation])
     if head.owner is not None:
         found.append(head.first_sequence if head.owner.acked is None else head.owner.acked + 1)
@@ -126,6 +131,6 @@ def read_frontier(store: ObjectStore, buffer_id: str, name: str, group: Group, *
     cursor = register.read().value
     if cursor is None:
         return group.start
-    if cursor.buffer_id != buffer_id:
+    if cursor.buffer_id != buffer_id:  # guard: a damaged cursor stops the trim
         raise Corrupt(f"{register.url} belongs to buffer {cursor.buffer_id}; this one is {buffer_id}")
     return group.start if cursor.acked is None else cursor.acked + 1

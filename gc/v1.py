@@ -19,7 +19,8 @@ def collect_v1(manifest: Manifest, sweep: Sweep, *, data_prefix: str, store_time
     Older by name, and by when the store says that it was written: a producer's clock may be behind. `store_time_ms`
     must have been read before the manifest, which then lists all that was listed by that time.
     """
-    cutoff_ms = store_time_ms - int(grace * 1000)
+    cutoff_ms = store_time_ms - int(grace * 1000)  # guard: subtract the grace period from the cutoff
+    # guard: keep everything from the oldest listed name on
     floor = min([at_time(cutoff_ms), *_oldest_listed(manifest)])
     sweep.delete_below(data_prefix, floor, written_before_ms=cutoff_ms)
     return floor

@@ -62,6 +62,7 @@ class CollectionV2:
 
         def change(head: Head) -> Head | None:
             self._check(head)
+            # guard: decide on the very head that is replaced
             decision = decide(
                 head, self._frontiers, now_ms=now_ms, grace=grace, retention=retention, nodes=self._nodes, seen=seen
             )
@@ -117,12 +118,13 @@ class CollectionV2:
 
         for folder in (data_prefix, SEGMENTS):
             sweep.delete_unreachable(folder, first, end, reachable)
-        if looked_at and sweep.is_complete:
+        if looked_at and sweep.is_complete:  # guard: record names as swept only if every delete succeeded
             self._note_swept(end)
 
     def _delete_old_buckets(self, head: Head, sweep: Sweep) -> None:
         # Without either, nobody has made a bucket. Names that were all forgotten leave buckets behind.
         if head.lasting_writers or SEALED_WRITERS in head.required_features:
+            # guard: keep buckets in use whatever the floor
             in_use = {bucket_key(bucket.name) for bucket in head.writer_buckets.values()}
             # An older release let batches be stored in this folder: they are not ours to judge.
             sweep.delete_unreachable(
@@ -143,6 +145,7 @@ class CollectionV2:
         for name, group in head.groups.items():
             if (name, group.generation) not in self._frontiers:
                 frontier = read_frontier(self._queue.store, self._buffer_id, name, group, clock=self._clock)
+                # guard: key a frontier by the generation of its group
                 self._frontiers[name, group.generation] = frontier
 
     def _load(self, ref: Ref, head: Head) -> None:
@@ -150,7 +153,7 @@ class CollectionV2:
             self._nodes[ref.name] = self._queue.segments.load(ref, self._buffer_id)
         except NotFound as error:
             # Swept by another collector since that head was read, or really missing: a fresh look tells.
-            if self._read_head().revision == head.revision:
+            if self._read_head().revision == head.revision:  # guard: retry with a fresh head if a node was swept
                 raise Corrupt(f"{self._queue.url}: it refers to a segment that is not there ({error})") from error
 
     def _read_head(self) -> Head:
@@ -161,6 +164,6 @@ class CollectionV2:
         return head
 
     def _check(self, head: Head) -> None:
-        if head.buffer_id != self._buffer_id:
+        if head.buffer_id != self._buffer_id:  # guard: check the id of the buffer before trimming its head
             # What was read of cursors and nodes belongs to the other one, and so do the objects below the floor.
             raise Corrupt(f"{self._queue.url} is not the manifest of a moment ago: somebody deleted or replaced it")

@@ -23,6 +23,7 @@ def ask(sink: Sink, identity: CommitIdentity) -> Committed | MaybeCommitted | Fa
         return Committed() if sink.check_committed(identity) else None
     except Exception as error:  # noqa: BLE001 - a sink may raise anything
         answer = _read(error)
+        # guard: a failed check does not mean not committed
         return MaybeCommitted(answer.reason) if isinstance(answer, NotCommitted) else answer
 
 
@@ -44,4 +45,5 @@ def _read(error: Exception) -> NotCommitted | MaybeCommitted | Fatal:
     if isinstance(error, ForebayError) and not isinstance(error, Unknown):
         return Fatal(reason)
     # It may have been raised after the effect: a lost reply looks like a refused connection.
+    # guard: an exception means the commit may have happened
     return MaybeCommitted(reason) if isinstance(error, Unknown) else Raised(reason)

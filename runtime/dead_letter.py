@@ -90,6 +90,7 @@ def keep(
         last_entry=last,
         error=error[:_MAX_ERROR],
     )
+    # guard: wait until a dead letter is durable
     producer.produce(entries, metadata=msgspec.json.encode(letter)).result()
 
 

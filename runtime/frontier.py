@@ -33,7 +33,7 @@ class Frontier:
     def advance(self, now: float) -> int:
         """Pass what is done, and return how many batches that were."""
         passed = 0
-        while self._waiting and self._waiting[0].done:
+        while self._waiting and self._waiting[0].done:  # guard: advance the frontier only without gaps
             portion = self._waiting.popleft()
             if self.through == self.acked:
                 self._since = now

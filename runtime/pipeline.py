@@ -84,6 +84,7 @@ class Pipeline:
             self.fetching.stop()
             self.committing.stop()
             # A fence means that somebody else decides; anything that is no error, that this process is ending.
+            # guard: no ack after a fence
             may_ack = isinstance(error, Exception | KeyboardInterrupt) and not isinstance(error, Fenced)
             for reading in self.readings:
                 reading.may_ack &= may_ack
@@ -156,7 +157,7 @@ class Pipeline:
         except MemoryError:
             raise  # this machine's fault, not the batch's
         except Exception as error:  # noqa: BLE001 - a decoder may raise anything
-            _check_same_again(reading, batch)
+            _check_same_again(reading, batch)  # guard: fetch a batch without checksum again before poisoning it
             self._bury(reading, descriptor, batch, _describe(error))
             return
         if not isinstance(table, pa.Table):
@@ -186,6 +187,7 @@ class Pipeline:
                 self._submit(reading, portion)
 
     def _give_turn(self, reading: Reading) -> None:
+        # guard: one commit at a time for ordered sinks
         while reading.in_order and not reading.committing and not reading.in_order[0].missing:
             portion = reading.in_order.popleft()
             reading.committing = bool(portion.rows)
@@ -240,7 +242,7 @@ class Pipeline:
     def _commit_again(self, reading: Reading, portion: Portion, answer: NotCommitted | MaybeCommitted) -> None:
         with self.lock:
             portion.failures = portion.failures + 1 if isinstance(answer, Raised) else 0
-            portion.asks = isinstance(answer, MaybeCommitted)
+            portion.asks = isinstance(answer, MaybeCommitted)  # guard: check after a commit that may have happened
         if portion.failures >= self.config.max_failures:
             raise Halted(
                 f"{reading.url}: the sink failed {portion.failures} times in a row on {portion.identity}, at last with "

@@ -31,7 +31,7 @@ class Portion:
         )
         self.replay = replay
         """Whether an earlier process may have committed it."""
-        self.asks = replay
+        self.asks = replay  # guard: check before committing a replay
         """Whether `check_committed` has to say no before it is committed."""
         self.attempts = 0
         """Tries that did not end it: pauses grow with them."""
@@ -39,7 +39,7 @@ class Portion:
         """Exceptions in a row that did not say what they mean."""
         self.trouble = ""
         """Why it is tried again."""
-        self.missing = len(descriptors) + 1
+        self.missing = len(descriptors) + 1  # guard: record ranges before they are committed
         """Batches that are not fetched and decoded yet; and one more until it is recorded."""
         self.reserved: list[int] = []
         """Bytes of the budget, for each batch."""

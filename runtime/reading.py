@@ -216,6 +216,7 @@ class Reading:
         self._replayed_through = max(planned, default=-1) if self.reader.group else self._mark - 1
         combining = self._pipeline.sink.combining if self.reader.group else None
         most = max(1, self._pipeline.config.max_batches // 2)
+        # guard: replay recorded ranges with the same boundaries
         self._cutter = Cutter(planned, combining, most, self.sizes.raw_bytes)
         self._begun = True
 

@@ -218,6 +218,7 @@ class Runtime:
         awaited = Awaited(source, self._clock)
         self._check_new([(awaited.url, awaited.group)])
         try:
+            # guard: create nothing where nothing was written
             if not (self._until_caught_up and isinstance(source, Consumer)):
                 awaited.check_written()
         except NotFound as error:

@@ -98,6 +98,7 @@ class WriteChannel(Generic[WriteT, ResultT]):
         if not cost:
             return True
         held = state.held_cost
+        # guard: bound the cost of writes that are not yet durable
         if not state.cost_line and (held == 0 or held + cost <= self._max_cost):
             return True
         self._want_room()

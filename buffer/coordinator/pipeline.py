@@ -87,7 +87,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         try:
             work()
         except BaseException as fatal:  # noqa: BLE001 -- whatever it is, those who wait must hear of it
-            self._state.fail(fatal)
+            self._state.fail(fatal)  # guard: report what ended a coordinator thread
 
     def _write_deltas(self) -> None:
         state = self._state
@@ -187,6 +187,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
             try:
                 rejected: Mapping[range, Exception] = self._flusher.flush_storage(receipts)
             except DeltaRejected as rejection:
+                # guard: reject every delta of the group
                 rejected = dict.fromkeys((receipt.epochs for receipt in receipts), rejection)
             strangers = rejected.keys() - {receipt.epochs for receipt in receipts}
             if strangers:

@@ -157,7 +157,7 @@ class CoordinatorState:
             self._outbox.extend(watchers)
         self._unapplied_watchers.clear()
         self.pending.clear()
-        self.parked.clear()
+        self.parked.clear()  # guard: release waiting writes when the coordinator fails
         self.unsettled.clear()
         self.board.wake_all()
 
@@ -214,5 +214,6 @@ def _call_quietly(callback: Callable[[Any], object], handle: Handle[Any]) -> Non
     """Call a done callback in one of our threads, which must survive it even if it raises `SystemExit`."""
     try:
         callback(handle)
+    # guard: survive any exception from a done callback
     except BaseException:  # noqa: BLE001 -- logged; this thread has other waiters to tell
         _log.exception("a done callback failed")

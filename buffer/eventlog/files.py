@@ -73,7 +73,7 @@ class _TopicFolder:
         with self.locked():
             for path in self._path.glob("*.jsonl"):
                 _sync(path)
-            os.fsync(self._fd)
+            os.fsync(self._fd)  # guard: fsync every file on flush
 
     def close(self) -> None:
         with self._threads:
@@ -190,14 +190,14 @@ class FilesBackend(Backend):
                 yield folder
 
     def _open(self, topic: str) -> _TopicFolder | None:
-        if self._process != os.getpid():
+        if self._process != os.getpid():  # guard: take new locks after a fork
             # A lock that came along through a fork is the parent's too: both would hold it at once.
             self._process, self._folders, self._opening = os.getpid(), {}, Lock()
         with self._opening:
             if self._is_closed:
                 raise Closed(f"{self.url} was closed by another thread")
             folder = self._folders.get(topic)
-            if folder is not None and not folder.is_current():
+            if folder is not None and not folder.is_current():  # guard: reopen a topic folder that was replaced
                 folder.close()
                 folder = None
             if folder is None:

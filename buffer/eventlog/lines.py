@@ -108,8 +108,8 @@ class LinesFile:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             self._is_writable = True
         if self._end != self._checked_end:
-            self._check_last_line()
-        if self._size > self._end:
+            self._check_last_line()  # guard: check the last line before an append
+        if self._size > self._end:  # guard: cut off a torn line before appending
             self._cut_off_torn_line()
         first = self._next
         lines = [_encode_line(event, offset, self._version) for offset, event in enumerate(events, first)]
@@ -155,6 +155,7 @@ class LinesFile:
     def _cut_off_torn_line(self) -> None:
         torn = os.pread(self._fd, self._size - self._end, self._end)
         # An interrupted append leaves a part of a line. A complete line with a wrong last byte is damage.
+        # guard: a damaged last line is not a torn line
         if self._end and self._version > 1 and _decode_line(torn[:-1], self._next, self._version) is not None:
             raise Corrupt(
                 f"{self._path}: the end of the last line, of offset {self._next}, is damaged: replace the file's last "
@@ -173,7 +174,7 @@ class LinesFile:
                 rest, position = rest[written:], position + written
         except OSError as error:
             try:
-                os.ftruncate(self._fd, self._end)
+                os.ftruncate(self._fd, self._end)  # guard: truncate the file after a failed write
             except OSError as second:
                 raise Unknown(f"{self._path}: an append failed, and a part of it is there: {second}") from error
             raise Unavailable(f"{self._path}: nothing was appended: {error.strerror or error}") from error
@@ -277,7 +278,7 @@ def _decode_line(line: bytes, offset: int, version: int) -> bytes | None:
     if not line.startswith(start):
         return None
     stored = b"{" + line[len(start) :]
-    return stored if version == 1 else unseal_event(stored, offset)
+    return stored if version == 1 else unseal_event(stored, offset)  # guard: verify the checksum of each line
 
 
 def _header_line(first: int) -> bytes:

@@ -66,7 +66,7 @@ class _Partition:
         def append(batches: Sequence[Uploaded]) -> None:
             nonlocal offset
             with self._writing:
-                self._hold_what_is_retained()
+                self._hold_what_is_retained()  # guard: hold retained events with a group of the log
                 offset = self._offset_of(self._writer.append([uploaded.batch for uploaded in batches]).start)
 
         self._storage.append([uploaded], append)
@@ -117,7 +117,7 @@ class _Partition:
                 # Compacted and swept since that head was read; else it is really missing.
                 head = self._fresh_head()
                 before, at = at, max(first, self._first(head))
-                if at == before or attempt == _MAX_ATTEMPTS - 1:
+                if at == before or attempt == _MAX_ATTEMPTS - 1:  # guard: retry a missing batch with a fresh head
                     raise
         found: list[tuple[int, bytes]] = []
         for descriptor, entries in zip(plan, batches, strict=True):
@@ -273,6 +273,7 @@ class ObjectsBackend(Backend):
 def _floor(head: Head) -> int:
     """The first offset that was not compacted away."""
     found = (_COMPACTED.fullmatch(name) for name in head.groups)
+    # guard: read the first offset from the group name
     return max((int(match.group(1)) for match in found if match), default=0)
 
 

@@ -38,7 +38,7 @@ CREATE TABLE cursors (
 ) WITHOUT ROWID;
 PRAGMA application_id = {_APPLICATION_ID}
 """
-_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)  # guard: a schema error that cannot be decoded means corruption
 """What a statement raises. Python cannot decode SQLite's message if that quotes a damaged schema."""
 _REMEDY: Final = "Restore a copy, or save what is left by the command .recover of sqlite3"
 _PLACE: Final = "SELECT id FROM partitions WHERE topic = ? AND number = ?"
@@ -199,10 +199,10 @@ class SqliteBackend(Backend):
 
     def _open_event(self, found: object, data: object, offset: int) -> bytes:
         """Return the bytes of an event, which should be that of an offset."""
-        if found != offset or not isinstance(data, bytes):
+        if found != offset or not isinstance(data, bytes):  # guard: refuse gaps between offsets
             raise self._damaged(f"there is {found!r:.60} where the event of offset {offset} should be")
         # Rows that were written before there were checksums have none.
-        event = unseal_event(data, offset) if is_sealed(data) else data
+        event = unseal_event(data, offset) if is_sealed(data) else data  # guard: verify the checksum of each event
         if event is None:
             raise self._damaged(f"the event of offset {offset} is not what its checksum says")
         return event
@@ -238,13 +238,13 @@ class SqliteBackend(Backend):
         with self._lock:
             try:
                 connection = self._connect()
-                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("BEGIN IMMEDIATE")  # guard: take the write lock when the transaction begins
                 try:
                     yield connection
                     connection.execute("COMMIT")
                 except BaseException:
                     if connection.in_transaction:
-                        connection.execute("ROLLBACK")
+                        connection.execute("ROLLBACK")  # guard: roll back a failed transaction
                     raise
             except _ERRORS as error:
                 raise self._typed(error) from error
@@ -279,7 +279,7 @@ class SqliteBackend(Backend):
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         self._use_wal(connection)
-        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA synchronous = NORMAL")  # guard: keep synchronous commits on
         # Look at pages more closely, and run nothing that a damaged or foreign schema might hold.
         connection.execute("PRAGMA cell_size_check = ON")
         connection.execute("PRAGMA trusted_schema = OFF")
@@ -317,6 +317,7 @@ class SqliteBackend(Backend):
                 connection.execute("PRAGMA journal_mode = WAL")
                 return
             except sqlite3.OperationalError as error:
+                # guard: retry switching to WAL while the database is busy
                 if _code(error) != sqlite3.SQLITE_BUSY or self._clock.monotonic() >= deadline:
                     raise
             self._clock.sleep(full_jitter(self._random, attempt, 0.005, 0.1))

@@ -94,7 +94,7 @@ class Assignment:
     def remove(self, partition: int) -> None:
         """Follow a partition no more: nothing of it is given after that, not even what was read already."""
         with self._following.changes.condition:
-            self._following.places.pop(partition, None)
+            self._following.places.pop(partition, None)  # guard: forget the position in a removed partition
 
     def assigned(self) -> list[int]:
         """Return the partitions that are followed, in order."""
@@ -152,7 +152,7 @@ class Subscription(Closing):
         """End it; whoever waits for the next event is woken."""
         with self._changes.condition:
             self._following.ended = True
-            self._following.places.clear()
+            self._following.places.clear()  # guard: forget positions when a subscription closes
         self._changes.notify()
 
     def __iter__(self) -> Self:
@@ -208,6 +208,7 @@ class Subscription(Closing):
                 until = min((moment for moment in (look, deadline) if moment is not None), default=None)
                 with changes.condition:
                     # Whatever happened since the look above was counted: nobody waits for what is there.
+                    # guard: do not wait if something changed since the last look
                     if changes.count == seen and not clock.wait_until(changes.condition, until):
                         delay = min(2 * delay, self._poll_interval)
                     elif changes.count != seen:
@@ -219,7 +220,7 @@ class Subscription(Closing):
             return False
         try:
             bounds = dict(zip(places, self._backend.bounds(self._topic, list(places)), strict=True))
-            for partition, place in places.items():
+            for partition, place in places.items():  # guard: skip what was compacted away before judging lag
                 self._move_up(partition, place, bounds[partition].first)
             self._check_lag(places, bounds)
             found = False
@@ -227,13 +228,14 @@ class Subscription(Closing):
                 found |= self._read_partition(partition, place, bounds[partition])
         except BaseException as error:
             is_mine = not (isinstance(error, ForebayError) and self.ended)
-            self.close()
+            self.close()  # guard: close the subscription after any error
             if is_mine:
                 raise
             return False  # the log was closed while we looked
         return found
 
     def _read_partition(self, partition: int, place: _Place, bounds: Bounds) -> bool:
+        # guard: read to the end of history before judging lag
         end = bounds.next if place.next >= place.history_end else min(bounds.next, place.history_end)
         limit = min(end - place.next, self._depth, READ_AHEAD)
         if limit <= 0:
@@ -263,6 +265,8 @@ class Subscription(Closing):
             waiting = bounds[partition].next - place.next
             with self._changes.condition:
                 is_removed = self._following.places.get(partition) is not place
+            # guard: history does not count as lag
+            # guard: judge lag only for assigned partitions
             if place.next >= place.history_end and waiting > self._depth and not is_removed:
                 metrics.subscribers_lagged.add(1, {"buffer": self._backend.url})
                 raise Lagged(
@@ -284,6 +288,7 @@ def follow(
 ) -> tuple[Subscription, Assignment]:
     """Return a subscription to nothing yet, and the handle that assigns partitions to it."""
     following = _Following(backend, topic)
+    # guard: keep no reference to a subscription
     subscription = Subscription(
         following, depth=depth, poll_interval=poll_interval, is_log_closed=is_log_closed, clock=clock
     )

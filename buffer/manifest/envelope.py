@@ -44,7 +44,7 @@ def unpack(data: bytes | memoryview, kind: type[S], location: str) -> S:
     if version != VERSION:
         raise Corrupt(f"{location}: it is of version {version}; expected version {VERSION}")
     found = crc32c(body)
-    if found != checksum:
+    if found != checksum:  # guard: verify the checksum of heads and segments and cursors
         raise Corrupt(f"{location}: its checksum is {found:08x}, and {checksum:08x} was written")
     try:
         return msgspec.msgpack.decode(body, type=kind)

@@ -168,12 +168,14 @@ class Hold(Struct, frozen=True, array_like=True):
 
     def renew(self, ttl_ms: int) -> Hold:
         """The hold with its counter raised, which no collector has seen yet."""
+        # guard: a renewal raises the counter and clears the stamp
         return replace(self, expires_ms=0, ttl_ms=ttl_ms, renewals=self.renewals + 1, stamp_ms=None)
 
     def expiry_ms(self) -> int | None:
         """The store's time from which a collector removes it; None if no collector has begun to count."""
         if self.ttl_ms == 0:
             return self.expires_ms
+        # guard: an unstamped hold does not expire
         return None if self.stamp_ms is None else self.stamp_ms + self.ttl_ms
 
     def is_expired(self, now_ms: int) -> bool:
@@ -183,6 +185,7 @@ class Hold(Struct, frozen=True, array_like=True):
 
     def needs_stamp(self, now_ms: int) -> bool:
         """Whether it has no stamp yet, or a stamp in the future, from a store clock that was wrong."""
+        # guard: replace a stamp that lies in the future
         return self.ttl_ms > 0 and (self.stamp_ms is None or self.stamp_ms > now_ms)
 
 
@@ -246,7 +249,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
     @property
     def lowest_new_name(self) -> str:
         """The ULID below which nothing may be newly listed."""
-        return max(self.gc_floor, self.reference_floor)
+        return max(self.gc_floor, self.reference_floor)  # guard: new names must also be above the reference floor
 
     @property
     def lasting_writers(self) -> int:
@@ -280,7 +283,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         return pack(self)
 
     def _next(self, **changes: object) -> Head:
-        return replace(self, revision=self.revision + 1, **changes)
+        return replace(self, revision=self.revision + 1, **changes)  # guard: raise the revision with every write
 
     def _requiring(self, feature: str) -> tuple[str, ...]:
         """The required features with this one among them: sorted, each once. None is ever taken out."""
@@ -308,7 +311,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         for batch in batches:
             check_key(batch.location)
             ulid = ulid_in(batch.location)
-            if ulid is not None and ulid < self.lowest_new_name:
+            if ulid is not None and ulid < self.lowest_new_name:  # guard: refuse to append a name below the floor
                 raise BelowFloor(self.lowest_new_name)
         known = self.writers.get(writer_id)
         writer = Writer(number, self.revision + 1, sealed if known is None else known.sealed)
@@ -329,6 +332,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
                 "out of it keeps failing. See the log for the reason, or remove old names: forebay writers forget"
             )
         # Only a lasting writer comes back after its process has ended, so it is sealed and never forgotten.
+        # guard: never forget a lasting writer
         unnamed = [known for known in writers if not _is_lasting(known) and known != writer_id]
         surplus = len(unnamed) + (not _is_lasting(writer_id)) - MAX_WRITERS
         for known in sorted(unnamed, key=lambda known: writers[known].revision)[: max(0, surplus)]:
@@ -362,11 +366,13 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
             after: the reference to the stored object.
             idle: the writers added to it, as they were.
         """
+        # guard: replace only the bucket this one was made from
+        # guard: refuse a bucket object named below the floor
         if self.writer_buckets.get(bucket) != before or after.name < self.lowest_new_name:
             return self
-        # guard: a bucket that names a forgotten writer is not referred to
-        if not idle.keys() <= self.writers.keys():
+        if not idle.keys() <= self.writers.keys():  # guard: refuse a bucket that names a forgotten writer
             return self
+        # guard: keep a writer in the head if it appended meanwhile
         writers = {
             known: replace(writer, sealed=True) if known in idle else writer
             for known, writer in self.writers.items()
@@ -430,16 +436,17 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
 
         The caller's own change raises the revision. `children` are the references in an index node.
         """
-        if ref.name < self.lowest_new_name:
+        if ref.name < self.lowest_new_name:  # guard: refuse to seal a segment named below the floor
             return self
         if ref.level == 0:
+            # guard: seal only entries that are still in the tail
             if self.tail_start != ref.first_sequence or len(self.tail) < ref.count:
                 return self
             return replace(self, refs=(*self.refs, ref), tail=self.tail[ref.count :])
         first = next((i for i, known in enumerate(self.refs) if known.first_sequence == ref.first_sequence), 0)
         end = first + len(children)
         # The very same nodes: others that hold the same entries would be newly referred to, whatever their names.
-        if not children or self.refs[first:end] != children:
+        if not children or self.refs[first:end] != children:  # guard: an index node must match its references exactly
             return self
         return replace(self, refs=(*self.refs[:first], ref, *self.refs[end:]))
 
@@ -462,7 +469,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         """Make a group, or give it a new life, that reads from `start`."""
         if not 0 <= start <= self.next_sequence:
             raise InvalidInput(f"a group starts at a sequence from 0 to {self.next_sequence}, not {start}")
-        if start < self.first_sequence:
+        if start < self.first_sequence:  # guard: refuse a group that starts below what is retained
             raise trimmed(start, self.first_sequence)
         return self._next(groups={**self.groups, name: Group(generation, start)})
 
@@ -473,7 +480,9 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
     def with_hold(self, hold_id: str, hold: Hold) -> Head:
         """Add a hold, or renew it."""
         # An older release would drop the counter when it writes the head, and remove the hold at once.
+        # guard: make older releases refuse a head with a counted hold
         features = self._requiring(COUNTED_HOLDS) if hold.ttl_ms else self.required_features
+        # guard: refuse a hold on what is already trimmed
         if hold.first_sequence is not None and hold.first_sequence < self.first_sequence:
             raise trimmed(hold.first_sequence, self.first_sequence)
         return self._next(holds={**self.holds, hold_id: hold}, required_features=features)
@@ -534,9 +543,11 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         trimmed_head = self.trim(point, nodes)
         holds = {hold_id: hold for hold_id, hold in self.holds.items() if hold_id not in expired}
         holds |= {hold_id: replace(holds[hold_id], stamp_ms=stamp_ms) for hold_id, stamp_ms in (stamps or {}).items()}
+        # guard: a hold keeps the floor below its uploads
         held = (hold.floor for hold in holds.values() if hold.floor is not None)
-        reference_floor = max(self.lowest_new_name, min([floor, *held]))
+        reference_floor = max(self.lowest_new_name, min([floor, *held]))  # guard: the floor never goes down
         lowest = trimmed_head.lowest
+        # guard: keep the floor at or below the lowest reachable name
         gc_floor = max(self.gc_floor, reference_floor if lowest is None else min(reference_floor, lowest))
         features = self._requiring(REFERENCE_FLOOR) if reference_floor > gc_floor else self.required_features
         collected = replace(
@@ -630,7 +641,7 @@ def read_head(data: bytes | memoryview, location: str) -> Head:
     """
     head = unpack(data, Head, location)
     unknown = set(head.required_features) - KNOWN_FEATURES
-    if unknown:
+    if unknown:  # guard: refuse unknown required features
         raise Unsupported(f"{location} needs {', '.join(sorted(unknown))}, which this release does not know: upgrade")
     numbers = (head.revision, head.next_sequence, head.next_record, head.dropped, head.epoch)
     floors = (head.gc_floor, head.reference_floor, head.swept)
@@ -655,6 +666,7 @@ def read_node(data: bytes | memoryview, location: str) -> Node:
         raise Corrupt(f"{location}: {len(node.entries)} entries and {len(node.refs)} references at level {node.level}")
     if node.refs:
         # A reference to its own level could lead back here, and a reader would go round for ever.
+        # guard: an index node may refer only to the level below
         if any(ref.level != node.level - 1 for ref in node.refs):
             raise Corrupt(f"{location}: a node of level {node.level} refers to another level than that below it")
         _check_chain(node.refs, node.first_sequence, node.refs[-1].end, location)

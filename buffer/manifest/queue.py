@@ -226,6 +226,7 @@ class Queue:
             except NotFound as error:
                 # Trimmed and swept since that head was read, or really missing: a fresh look tells.
                 missing, before, state = error, state, self.read()
+                # guard: retry a missing segment with a fresh head
                 if isinstance(before, Head) and isinstance(state, Head) and state.revision == before.revision:
                     break
         raise Corrupt(f"{self.url}: it refers to a segment that is not there ({missing})") from missing
@@ -305,6 +306,7 @@ class Queue:
 
         def register(state: State | None) -> State | None:
             head = self._as_head(state)
+            # guard: registering a writer must not reset its number
             return None if self.find_writer(head) else self._sealed(head).register_writer(self.writer_id)
 
         with self._lock:
@@ -326,8 +328,7 @@ class Queue:
             Corrupt: its bucket is damaged or missing.
         """
         writer = head.writers.get(self.writer_id)
-        # guard: a lasting writer that is not in the head is looked for in its bucket
-        if writer is not None or not self.is_lasting:
+        if writer is not None or not self.is_lasting:  # guard: look for a lasting writer in its bucket
             return writer
         bucket = bucket_of(self.writer_id)
         try:
@@ -405,7 +406,7 @@ class Queue:
             tried, consumed = self.as_written(state or self._empty()), False
             place = tried.next_sequence
             if isinstance(tried, Manifest):
-                if version != 1:
+                if version != 1:  # guard: refuse newer batch formats in a version 1 manifest
                     raise Unsupported(
                         f"{self.url} was made a buffer of version 1 by somebody else, and these batches are of version "
                         f"{version}: open a new producer, and produce them again"
@@ -418,13 +419,17 @@ class Queue:
             nonlocal consumed
             if isinstance(state, Head) and isinstance(tried, Head):
                 writer = self.find_writer(state)
+                # guard: find a lost append by the number of its writer
+                # guard: an append of a forgotten writer is unknown
                 return None if writer is None else writer.number >= number
+            # guard: look for our own location before appending again
             if isinstance(state, Manifest) and state.lists_any(locations):
                 return True
-            consumed = state.first_sequence > place
+            consumed = state.first_sequence > place  # guard: detect that the place was already consumed
             if consumed:
                 return None
             # Written on version 1 and found migrated: it is where it was put, or nowhere.
+            # guard: look for an append in doubt at its place after migration
             return isinstance(state, Head) and any(
                 found.location == locations[0] for found in self.descriptors(place, 1, state=state)
             )
@@ -448,7 +453,7 @@ class Queue:
         writer = self.find_writer(head)
         if writer is None:
             raise _NotRegistered(f"{self.url}: writer {self.writer_id} is not registered")
-        if writer.number > self._number:
+        if writer.number > self._number:  # guard: fence a lasting writer whose number has moved on
             raise Fenced(
                 f"{self.url}: another producer of the name {self.writer_id} has come to number {writer.number}, and "
                 f"this one knew of {self._number}: open a new one, and repeat what follows its last_number"
@@ -465,7 +470,7 @@ class Queue:
         heavy = self._known is not None and len(self._known.data) > _HEAVY_BYTES
         if head.plan_seal(heavy=heavy) is None and not head.is_writer_seal_due():
             return  # nothing is due at anybody's turn, and finding out the turn costs more than this
-        turn = head.seal_turn(self.writer_id)
+        turn = head.seal_turn(self.writer_id)  # guard: writers take turns at sealing
         try:
             while len(self._seals) < _MOST_SEALS and (node := head.plan_seal(heavy=heavy, turn=turn)) is not None:
                 ref = self.segments.store_node(node, above=head.lowest_new_name)
@@ -502,10 +507,11 @@ class Queue:
         claim_id = self.new_id()
 
         def take(state: State | None) -> State:
-            state = state or self._unwritten()
+            state = state or self._unwritten()  # guard: a consumer that opens first leaves the format open
             return state.claim(claim_id) if isinstance(state, Head) else state.claim()
 
         def is_mine(state: State) -> bool:
+            # guard: never take the epoch of a rival for our own
             return isinstance(state, Head) and state.owner is not None and state.owner.claim_id == claim_id
 
         return Claim(self._update(take, is_mine).epoch, claim_id)
@@ -519,7 +525,7 @@ class Queue:
         """
         state = self.read()
         self._check_owner(state, claim)
-        state = self._record_early_ack(state, claim)
+        state = self._record_early_ack(state, claim)  # guard: record an early ack after the first write
         if after is None:
             acked = state.owner.acked if isinstance(state, Head) and state.owner else None
             after = state.first_sequence - 1 if acked is None else acked
@@ -578,7 +584,7 @@ class Queue:
                 is_recorded = owner is not None and owner.acked is not None and owner.acked >= through
                 is_ours = _owns(state, claim)
             # Under another's claim it may be ours, of before that, or theirs.
-            return is_recorded and (is_ours or None)
+            return is_recorded and (is_ours or None)  # guard: an unnamed ack recorded before a takeover is not fenced
 
         def change(state: State | None) -> State | None:
             state = state or self._empty()
@@ -603,7 +609,7 @@ class Queue:
         return state
 
     def _check_owner(self, state: State, claim: Claim) -> None:
-        if not _owns(state, claim):
+        if not _owns(state, claim):  # guard: check epoch and claim id of the unnamed consumer
             raise Fenced(
                 f"{self.url}: another consumer opened this buffer (epoch {state.epoch}, ours was {claim.epoch}); "
                 "this one must stop, and has changed nothing since"
@@ -649,6 +655,7 @@ class Queue:
         That is `state` itself, but for an unwritten manifest: it becomes an empty head, unless the profile is
         `opendata` (rfcs/0005). The write stores both changes at once, or neither.
         """
+        # guard: never convert for the opendata profile
         if self._profile == "opendata" or not isinstance(state, Manifest) or not is_unwritten(state):
             return state
         return convert_unwritten(state, self.new_id())
@@ -658,7 +665,7 @@ class Queue:
     def _update(self, change: Callable[[State | None], State | None], is_mine: Callable[[State], bool | None]) -> State:
         def change_or_create(state: State | None) -> State | None:
             if state is None:
-                # guard: a manifest is made only after a fresh look for what a deleted one left behind
+                # guard: check for leftovers before making a new manifest
                 check_no_remains(self.store, self.manifest_path)
             return change(state)
 
@@ -704,12 +711,12 @@ class Queue:
 
     def _empty(self) -> State:
         """What a missing manifest stands for."""
-        if self._seen:
+        if self._seen:  # guard: a manifest that was seen cannot be missing
             raise Corrupt(f"{self.url} was there and is gone: somebody deleted it. Restore it, or open the buffer anew")
         if self._profile == "opendata":
             return Manifest.empty(self.url)
         if not self._looked_for_remains:
-            check_no_remains(self.store, self.manifest_path)
+            check_no_remains(self.store, self.manifest_path)  # guard: leftovers prove that a missing head once existed
             self._looked_for_remains = True
         return Head(buffer_id=self.new_id())
 
@@ -721,6 +728,8 @@ class Queue:
 
 def _owns(state: State, claim: Claim) -> bool:
     """Whether a claim is the newest one. Claims made in version 1 have an empty id and are compared by epoch."""
+    # guard: compare the epoch of a version 1 claim
+    # guard: identify a version 1 claim by its epoch alone
     if state.epoch != claim.epoch:
         return False
     owner = state.owner if isinstance(state, Head) else None

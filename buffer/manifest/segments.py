@@ -84,9 +84,9 @@ class Segments:
     def _read(self, ref: Ref, buffer_id: str) -> Node:
         location = f"{self._store.url}/{node_key(ref.name)}"
         node = read_node(self._store.get(node_key(ref.name)).data, location)
-        if node.buffer_id != buffer_id:
+        if node.buffer_id != buffer_id:  # guard: a segment must carry the id of its buffer
             raise Corrupt(f"{location} belongs to buffer {node.buffer_id}; this one is {buffer_id}")
-        if not node.is_behind(ref):
+        if not node.is_behind(ref):  # guard: a segment must match its reference
             raise Corrupt(f"{location} is not what the manifest says of it")
         return node
 
@@ -175,6 +175,7 @@ class Segments:
         Only nodes that may lead to such names are read.
         """
         keys = {entry.location for entry in head.tail if first <= (ulid_in(entry.location) or LOWEST) <= last}
+        # guard: follow references by the range of names below them
         pending = [ref for ref in head.refs if ref.meets(first, last)]
         while pending:
             ref = pending.pop()

@@ -39,7 +39,7 @@ def read_state(data: bytes | memoryview, location: str) -> State:
         try:
             return read_head(data, location)
         except Corrupt:
-            refuse_topic(data, location)
+            refuse_topic(data, location)  # guard: refuse a topic where a buffer is expected
             raise
     if version == v1.VERSION:
         return Manifest(data, location)
@@ -51,6 +51,7 @@ def read_state(data: bytes | memoryview, location: str) -> State:
 
 def is_unwritten(state: State | None) -> bool:
     """Whether only an unnamed consumer created it. Such a manifest has version 1, but the format is still undecided."""
+    # guard: never convert a manifest that was written to
     return isinstance(state, Manifest) and state.next_sequence == 0 and 0 < state.epoch < MAX_NUMBER
 
 
@@ -59,6 +60,7 @@ def convert_unwritten(manifest: Manifest, buffer_id: str) -> Head:
 
     The epoch stays, so the consumer that claimed it keeps its claim. Version 1 has no claim id: it stays empty.
     """
+    # guard: keep the claim when converting the manifest
     return Head(buffer_id=buffer_id, owner=Owner(manifest.epoch, "", None))
 
 

@@ -141,6 +141,7 @@ class Manifest:
         if not any(location.encode() in self.data for location in locations):
             return False
         wanted = set(locations)
+        # guard: compare whole locations
         return any(entry.location in wanted for entry in self.entries_after(None, self.count))
 
     def _split(self) -> pa.BinaryArray:
@@ -198,7 +199,7 @@ def _decode_entry(sequence: int, entry: bytes) -> BatchDescriptor:
         raise _MalformedError(f"it says {found}")
     at = _ENTRY_HEAD.size + location_size
     # A slice past the end would be silently short; the count that must follow is what notices.
-    location = check_key(entry[_ENTRY_HEAD.size : at].decode())
+    location = check_key(entry[_ENTRY_HEAD.size : at].decode())  # guard: refuse locations that are not valid keys
     (count,) = _COUNT.unpack_from(entry, at)
     at += _COUNT.size
     if count * _ITEM_HEAD.size > len(entry) - at:

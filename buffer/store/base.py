@@ -163,7 +163,7 @@ def check_prefix(prefix: str) -> str:
 def _key_problem(key: str) -> str | None:
     if not key:
         return "is empty"
-    if _CLIMBING.search(key):
+    if _CLIMBING.search(key):  # guard: refuse keys that escape the buffer
         return "must be relative to the store's URL, without empty, '.' or '..' segments"
     if _CONTROL.search(key):
         return "holds a control character, or a backslash, which some stores take for a slash"

@@ -77,9 +77,12 @@ class Failure:
         """Whether a write that failed like this may have been applied, or may yet be."""
         if self.never_sent:
             return False
+        # guard: a server error leaves a write in doubt
         answered = self.status is not None and 300 <= self.status < 500 and self.status != 408
         # With any other status, a code such as SlowDown may come from a proxy.
+        # guard: a 429 means not applied whatever its code
         answered = answered and (self.status == 429 or self.code not in _SLOW)
+        # guard: an answer to a possibly repeated request leaves doubt
         return not (self.sent_once and (answered or self.status == 501))
 
     def __str__(self) -> str:
@@ -143,7 +146,7 @@ def judge_conditional_write(failure: Failure, place: str) -> NotApplied | InDoub
     if failure.status == 412 or failure.code in _EXISTS or (failure.status == 404 and failure.code in _NO_OBJECT):
         return NotApplied(str(failure))
     if failure.status == 409:
-        return NotApplied(str(failure), condition_failed=False)
+        return NotApplied(str(failure), condition_failed=False)  # guard: a 409 is not a failed condition
     if failure.status == 501:
         raise Unsupported(
             f"{place}: the store does not enforce conditional writes ({failure}); forebay needs a store that does"
@@ -204,6 +207,7 @@ def _error_by_status(failure: Failure, place: str) -> ForebayError:
         return Denied(f"{place}: access denied ({failure}); these credentials lack the right to do this")
     if status == 404:
         # Without the code of a store, nobody said that the object is absent: a web server or a proxy may have spoken.
+        # guard: a 404 without a known code is not absence
         return Unavailable(f"{place}: answered 404 without a known code ({failure}); is endpoint_url an object store?")
     if status in {405, 501}:
         return Unsupported(f"{place}: the store does not support this operation ({failure})")

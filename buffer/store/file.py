@@ -162,7 +162,7 @@ class FileStore(ObjectStore):
                     now = _stat(path)
                     if now is None:
                         return NotApplied("it does not exist")
-                    if _version(now) != version:
+                    if _version(now) != version:  # guard: compare the version under the lock
                         return NotApplied("its version has changed")
                     version = _rename_over(temporary, path, now)
                 _sync_written(path.parent)
@@ -227,7 +227,7 @@ class FileStore(ObjectStore):
         for folder in path.parents:
             if folder == self._root:
                 return
-            if folder.is_symlink():
+            if folder.is_symlink():  # guard: never follow a symbolic link
                 raise _NotAnObjectError(f"{folder} is a symbolic link, which is not followed")
 
     def _named(self, key: str) -> Path:
@@ -269,7 +269,7 @@ class FileStore(ObjectStore):
                 rest = memoryview(data).cast("B")
                 while rest:  # one write call moves at most 2 GiB
                     rest = rest[file.write(rest) :]
-                os.fsync(file.fileno())
+                os.fsync(file.fileno())  # guard: fsync the data before the rename
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -415,9 +415,9 @@ def _locked(folder: Path, seconds: float, clock: Clock) -> Iterator[None]:
     # A lock belongs to the open file, so threads of one process exclude each other as processes do. And a child that is
     # forked meanwhile has the same open file: to close ours would not unlock it.
     descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    _open_locks.add(descriptor)
+    _open_locks.add(descriptor)  # guard: track locks so that a forked child releases them
     try:
-        wait_for_lock(descriptor, folder / _LOCK_NAME, seconds, clock)
+        wait_for_lock(descriptor, folder / _LOCK_NAME, seconds, clock)  # guard: hold the lock during compare and rename
         try:
             yield
         finally:
@@ -470,6 +470,7 @@ os.register_at_fork(after_in_child=_close_inherited_locks)
 def _rename_over(temporary: Path, path: Path, old: os.stat_result | None) -> str:
     """Put the temporary file in the place of `path`, with a later time than it had, and return its version."""
     step_ns = 1
+    # guard: make the mtime grow with every version
     while old is not None and temporary.stat().st_mtime_ns <= old.st_mtime_ns:
         if step_ns >= 10**_LATER_TIMES:
             raise OSError(errno.EIO, f"the file system cannot give a file a later time than {old.st_mtime_ns} ns")
@@ -508,6 +509,6 @@ def _sync_folder(folder: Path) -> None:
 
 def _sync_written(folder: Path) -> None:
     try:
-        _sync_folder(folder)
+        _sync_folder(folder)  # guard: fsync the folder after the rename
     except OSError as error:
         raise _FolderNotSyncedError(error.strerror or str(error)) from error

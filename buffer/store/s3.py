@@ -287,7 +287,7 @@ class S3fsClient:
             if not token:
                 return
             empty = 0 if page else empty + 1
-            if place.get("ContinuationToken") == token or empty > _EMPTY_PAGES:
+            if place.get("ContinuationToken") == token or empty > _EMPTY_PAGES:  # guard: give up on an endless listing
                 raise RequestFailed(Failure(200, "", "a listing that does not come to an end"))
             place = {"ContinuationToken": token}
 

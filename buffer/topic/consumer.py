@@ -93,6 +93,7 @@ class TopicConsumer(Closing):
         }
         if group is not None:
             # Everywhere, also where another process reads: until then the collector may trim there.
+            # guard: register the group in partitions read by others too
             self._settings["from_"] = self._topic.register_group(group, from_, apart_from=assigned)
         self._fetcher = TopicFetchHandle(self._topic.store, retry_timeout=retry_timeout, clock=clock)
         self._lock = RLock()
@@ -275,6 +276,7 @@ class TopicConsumer(Closing):
         added = range(len(self._consumers), self._topic.refresh().partitions)
         if added:
             # Whoever has taken over meanwhile has claimed them, or will: who is fenced must not take them back.
+            # guard: check the first claim before taking new partitions
             self._consumers[0]._look(1)  # noqa: SLF001 - a look that hands nothing out
             self._claim(added)
 
@@ -312,6 +314,7 @@ class TopicConsumer(Closing):
                 return number, consumer._look_beyond(after, limit)  # noqa: SLF001
             return number, consumer._look(limit)[1]  # noqa: SLF001 - a look that hands nothing out
         except ForebayError as error:
+            # guard: keep what was found if another partition fails
             return error  # after what the others have found is kept
 
     def _interleave(self, found: list[tuple[int, list[BatchDescriptor]]]) -> None:
@@ -333,7 +336,7 @@ class TopicConsumer(Closing):
             except NotFound as error:
                 if error.bucket:
                     raise
-                self._look_for_missing(found, error)
+                self._look_for_missing(found, error)  # guard: look again for a batch that is missing
             else:
                 return found, PartitionBatch(found.partition, batch)
         raise Timeout(
@@ -387,7 +390,7 @@ class TopicConsumer(Closing):
         """Put batches that an interrupt kept from being returned back in front of the list, unless they are there."""
         with self._lock:
             if taken and not (self._found and self._found[0] is taken[0]):
-                self._found.extendleft(reversed(taken))
+                self._found.extendleft(reversed(taken))  # guard: put back batches whose return was interrupted
 
     def _of(self, partition: int) -> Consumer:
         self._check_open()

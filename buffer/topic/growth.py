@@ -151,14 +151,15 @@ class _Grower:
         """Return how many partitions there were and the record as it is then; `new` raises no count but 0."""
 
         def is_done(record: TopicRecord) -> bool:
+            # guard: creating a topic raises its partition count only from 0
             return record.partitions >= total or (new and record.partitions > 0)
 
         for _ in range(_MAX_ATTEMPTS):
             before = existing(self._register.read(), self._store.url)
             if is_done(before):
                 return before.partitions, before
-            for number in range(before.partitions, total):
-                self._prepare(number, before.groups)
+            for number in range(before.partitions, total):  # guard: create partitions before they count
+                self._prepare(number, before.groups)  # guard: create groups in new partitions before they count
 
             def raise_count(
                 record: TopicRecord | None, prepared: Collection[str] = before.groups.keys()
@@ -166,7 +167,7 @@ class _Grower:
                 record = required(record, self._store.url)
                 if is_done(record):
                     return None
-                if record.groups.keys() != prepared:
+                if record.groups.keys() != prepared:  # guard: new partitions must have the current groups
                     raise _GroupsChanged
                 return record.with_partitions(total)
 
@@ -196,7 +197,7 @@ class _Grower:
             for name in groups:
                 if name not in changed.groups:
                     changed = changed.with_group(name, self._generation, changed.first_sequence)
-            for name in unwanted(head):
+            for name in unwanted(head):  # guard: remove deleted groups from new partitions
                 changed = changed.without_group(name)
             if changed.revision == 0:
                 changed = replace(changed, revision=1)  # a new one, and without groups: write it all the same

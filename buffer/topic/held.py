@@ -78,9 +78,10 @@ def hold_partitions(topic: Topic, take: Callable[[int], HeldRange]) -> HeldTopic
         taken[number] = take(number)
 
     try:
+        # guard: refresh the partition count before taking holds
         in_parallel(take_one, range(topic.refresh().partitions))
     except BaseException:
-        for error in _close_all(taken.values()):
+        for error in _close_all(taken.values()):  # guard: release the hold everywhere if one partition refuses it
             _log.warning("%s: a hold on a partition stays until it expires: %s", topic.url, error)
         raise
     return HeldTopic(topic.url, tuple(taken[number] for number in sorted(taken)))

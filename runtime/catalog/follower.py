@@ -108,6 +108,7 @@ class Follower:
                 for number in self.marks.keys() - set(wanted):
                     del self.marks[number]
                 for number in unknown:
+                    # guard: an unknown mark means not ready
                     self.marks[number] = marks[number] if number < len(marks) else None
                 self._drop_foreign_snapshot(marks)
                 self.changed.notify_all()
@@ -124,6 +125,7 @@ class Follower:
         """Start anew if the snapshot knows of events that the log does not have: it belongs to another one."""
         if self._loaded is None or len(marks) < self._count:
             return
+        # guard: discard a snapshot with offsets beyond the marks
         if any(known >= mark for known, mark in zip(self._loaded, marks, strict=True)):
             _log.warning("%s: the snapshot is beyond the end of %s; everything is replayed", self._log.url, self._topic)
             self.view, self.applied = View(), [-1] * self._count
@@ -144,7 +146,7 @@ class Follower:
                     return  # the pump is about to subscribe again, to what is assigned then
                 except ForebayError:
                     _log.warning("%s cannot be followed; the next call tries again", self.name(number), exc_info=True)
-                    with self.changed:
+                    with self.changed:  # guard: clear the mark of a partition that cannot be followed
                         self.marks[number] = None
 
     # Following
@@ -163,6 +165,7 @@ class Follower:
                 return
             except BaseException as error:  # noqa: BLE001 - whatever it is, writers and readers must hear of it
                 self._failures += 1
+                # guard: bound the attempts to follow the log
                 if isinstance(error, ForebayError) and self._failures < MAX_FAILURES:
                     _log.warning("%s: following %s failed; trying again", self._log.url, self._topic, exc_info=True)
                     self._pause()
@@ -175,7 +178,7 @@ class Follower:
     def _stand_still(self, error: BaseException) -> None:
         """Tell everyone who waits, and wait for the next `reconcile`."""
         with self.changed:
-            self.failure = error
+            self.failure = error  # guard: tell everyone why following ended
             self.changed.notify_all()
             while self._stands_still():
                 self._clock.wait_until(self.changed, None)
@@ -217,6 +220,9 @@ class Follower:
         number, event = record.partition, record.event
         with self.changed:
             # What came before the view started anew, or before the partition was added again, is not applied twice.
+            # guard: apply each event only once
+            # guard: ignore events for an earlier life of the view
+            # guard: stop before applying the next event
             if self.is_stopping or life != self._life or record.offset <= self.applied[number]:
                 return
             refusal = None

@@ -131,6 +131,7 @@ class BufferSink(Sink):
         producer = self._producer(identity.reader, number)
         first, final = identity.last * _CALLS + 1, _final_number(identity)
         numbers = [*range(first, first + len(calls) - 1), final]
+        # guard: use the call numbers of the commit
         handles = [
             producer.produce(entries, metadata, number=call)
             for call, (metadata, entries) in zip(numbers, calls, strict=True)

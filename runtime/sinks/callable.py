@@ -69,7 +69,7 @@ class CallableSink(Sink):
                 if task is not None and task.cancelling():
                     raise  # by `close`
                 # As a value: a raised `SystemExit` would end asyncio's loop, and the waiting caller would never get it.
-                return None, error
+                return None, error  # guard: keep the event loop alive whatever the function raises
 
         answer, error = asyncio.run_coroutine_threadsafe(wait(), self._open_loop()).result()
         if error is not None:

@@ -89,6 +89,7 @@ class DeltaSink(Sink):
             try:
                 table = self._look() or self._create(commit.table.schema)
                 done = table.transaction_version(identity.reader)
+                # guard: check the transaction version before the append
                 if done is not None and done >= identity.first:
                     return self._judge(identity, done)
                 self._append(table, identity, _fit(commit.table, table))
@@ -136,6 +137,7 @@ class DeltaSink(Sink):
         from deltalake import CommitProperties, Transaction, write_deltalake  # noqa: PLC0415
 
         transaction = Transaction(identity.reader, identity.last)
+        # guard: put the transaction into the commit itself
         write_deltalake(table, rows, mode="append", commit_properties=CommitProperties(app_transactions=[transaction]))
 
     def _judge(self, identity: CommitIdentity, done: int) -> Answer:

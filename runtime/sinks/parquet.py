@@ -91,7 +91,7 @@ class ParquetSink(Sink):
 
 
 def _file_name(identity: CommitIdentity) -> str:
-    return f"{identity.name}.parquet"
+    return f"{identity.name}.parquet"  # guard: derive the file name from the identity
 
 
 def _encode(table: pa.Table) -> pa.Buffer:

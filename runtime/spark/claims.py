@@ -137,12 +137,12 @@ class ClaimedBuffer:
             InvalidInput: it is of another group, or of an earlier life of this one.
         """
         theirs, ours = position.reader, self.reader
-        if theirs.source != ours.source:
+        if theirs.source != ours.source:  # guard: refuse a checkpoint of another buffer
             raise Corrupt(
                 f"{self._url}: the checkpoint is of buffer {theirs.source}, and this is {ours.source}: another one "
                 "stands here now. Start with a new checkpoint"
             )
-        if theirs != ours:
+        if theirs != ours:  # guard: refuse a checkpoint of another group or generation
             raise _of_another(self._url, theirs, ours)
 
     def release(self) -> None:
@@ -150,7 +150,7 @@ class ClaimedBuffer:
         self._side.release(self._claim)
 
     def _check_end(self, sequence: int) -> None:
-        if sequence > self.end:
+        if sequence > self.end:  # guard: refuse a checkpoint ahead of the manifest
             raise Corrupt(
                 f"{self._url}: the checkpoint is at batch {sequence}, and the next one will be {self.end}: the "
                 "manifest was set back. Restore it, or start with a new checkpoint"
@@ -180,7 +180,7 @@ class Claims:
     ) -> None:
         for position in checkpoint.values():
             # Before a group is made that nobody would read for, and that would keep everything from the collector.
-            if position.reader.group != (group or ""):
+            if position.reader.group != (group or ""):  # guard: check the group of the checkpoint before creating one
                 raise _of_another(store.url, position.reader, Reader(position.reader.source, group or ""))
         self._store = store
         self._group = group
@@ -203,7 +203,7 @@ class Claims:
         """Claim partitions that were added meanwhile."""
         count = 1 if self._topic is None else self._topic.refresh().partitions
         new = range(len(self.buffers), count)
-        if new and self.buffers:
+        if new and self.buffers:  # guard: check the first claim before claiming new partitions
             # One that was replaced must not take a new partition from its successor.
             self.buffers[0].look(self.buffers[0].end)
         for number, claimed in zip(new, in_parallel(self._claim, new), strict=True):
@@ -213,6 +213,7 @@ class Claims:
         """Record that all in front of an offset is durable where it went, but for what no micro-batch has read."""
         for number, position in offset.items():
             self.at(number, position)
+        # guard: acknowledge only where something was read
         planned = [(n, position) for n, position in offset.items() if position.began is not None]
         in_parallel(lambda found: self.buffers[found[0]].acknowledge(found[1]), planned)
 

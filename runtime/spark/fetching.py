@@ -114,6 +114,7 @@ def _fetch_ahead(piece: Piece) -> Iterator[tuple[BatchDescriptor, Future[Batch]]
                 descriptor, data = reading.popleft()
                 decoding.append((descriptor, decoder.submit(decode, descriptor, data)))
                 held += size_of(descriptor) - stored_size_of(descriptor)
+            # guard: bound the number of objects read ahead
             fits = waiting and len(reading) < _AHEAD_OBJECTS and held + stored_size_of(waiting[0]) <= _AHEAD_BYTES
             if fits or (waiting and not reading):
                 descriptor = waiting.popleft()

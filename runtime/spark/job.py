@@ -113,9 +113,10 @@ class Pin:
         if found is None:
             floor = max(head.lowest_new_name, names.at_time(self._clock.now_ms()))
             return head.with_hold(self._hold_id, Hold(None, floor, 0, PURPOSE, self._lease_ms))
-        if found.purpose == _ENDED:
+        if found.purpose == _ENDED:  # guard: refuse to continue after the job has failed
             raise Fenced(f"{self._queue.url}: the job that this task belongs to has failed meanwhile")
         # A stamp: the collector has begun to count. An unchanged counter: no other task has renewed it since the last
         # look. A hold of an older release expires by a wall clock, so it is turned into one that does not.
+        # guard: renew the job hold when it is due
         is_due = found.stamp_ms is not None or found.renewals == self._renewals or found.ttl_ms == 0
         return head.with_hold(self._hold_id, found.renew(self._lease_ms)) if is_due else None

@@ -49,7 +49,7 @@ def list_once(job: WriteJob, batches: Sequence[tuple[int, NewBatch]]) -> None:
     failed = _append_all(batches, append)
     if not failed:
         return
-    first = min(failed.values(), key=lambda error: not isinstance(error, Unknown))
+    first = min(failed.values(), key=lambda error: not isinstance(error, Unknown))  # guard: report doubt before refusal
     listed = sorted({number for number, _ in batches} - set(failed))
     if listed:
         raise Unknown(
@@ -90,7 +90,7 @@ class EpochLog:
         """
         record = self._record(mine)
         failed = self._append(record)
-        if record != mine and _is_swept(record, failed):
+        if record != mine and _is_swept(record, failed):  # guard: record an epoch again if all of it was swept
             # Recorded so long ago that all of it was swept before any was listed; it never will be.
             record = self._record(mine, instead_of=record)
             failed = self._append(record)
@@ -111,18 +111,22 @@ class EpochLog:
         def change(found: EpochRecord | None) -> EpochRecord | None:
             if found is not None:
                 self._check_order(mine, found)
-                if is_settled(found):
+                if is_settled(found):  # guard: record an epoch only once
                     return None
             return mine if mine.batches else None
 
         known = self._register.read()
+        # guard: register the writer in the partitions of a replay too
         if known.value is None or not is_settled(known.value):
             # Before the record is written: a manifest that does not know the writer then has forgotten it since.
             in_parallel(lambda number: self._open(number).register_writer(), _partitions(mine))
         recorded = self._register.update(change, is_settled, known=known).value
+        # guard: continue with the recorded epoch
         return recorded if recorded is not None and is_settled(recorded) else mine
 
     def _check_order(self, mine: EpochRecord, found: EpochRecord) -> None:
+        # guard: refuse a record of another query
+        # guard: refuse an epoch lower than the recorded one
         if mine.query_id != found.query_id or mine.epoch < found.epoch:
             raise InvalidInput(
                 f"{self._register.url}: the stream writer {self._writer_id!r} has come to epoch {found.epoch} of query "
@@ -133,10 +137,11 @@ class EpochLog:
     def _append(self, record: EpochRecord) -> dict[int, ForebayError]:
         def append(number: int, batches: list[NewBatch]) -> None:
             queue = self._open(number)
-            if queue.resume() > record.epoch:
+            if queue.resume() > record.epoch:  # guard: skip an epoch that is already listed
                 self._job.let_go(number)  # it is listed, and the replay has stored it again for nothing
                 return
             head = queue.last_seen()
+            # guard: refuse if the manifest has forgotten the writer
             if not isinstance(head, Head) or queue.find_writer(head) is None:
                 raise Unknown(
                     f"{queue.url} does not know the stream writer {self._writer_id!r} any more: somebody removed its "
@@ -145,6 +150,7 @@ class EpochLog:
                 )
             # The number is all that tells whether it is listed: a request of a process that died may come in before
             # this one, and a rival may list the same record; then it was applied, no matter by whom.
+            # guard: number the append after its epoch
             queue.append(batches, number=record.epoch + 1, let_go=self._job.hold_id)
 
         return _append_all(record.batches, append)
@@ -195,6 +201,7 @@ def _partitions(record: EpochRecord) -> list[int]:
 
 def _is_swept(record: EpochRecord, failed: dict[int, ForebayError]) -> bool:
     """Whether nothing of it is listed, and nothing can be any more: a floor never goes down."""
+    # guard: record an epoch again only if none of it is listed
     return len(failed) == len(_partitions(record)) and all(isinstance(error, BelowFloor) for error in failed.values())
 
 

@@ -238,6 +238,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _advance(stands: Position, begin: int, end: int) -> Position:
     """The position after a micro-batch; one that has read nothing yet stays without a beginning."""
+    # guard: store in the offset where the micro-batch began
     return Position(stands.reader, end, None if begin == end and stands.began is None else begin)
 
 

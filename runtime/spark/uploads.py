@@ -99,6 +99,7 @@ class TaskUpload:
         if number == self._turn:
             self._turn = (self._turn + 1) % max(self._job.partitions, 1)
         if self._uploads:
+            # guard: store one batch at a time
             self._uploads[-1].result()  # one at a time, and an error ends the task
         self._uploads.append(self._pool.submit(self._upload, number, filled))
 
@@ -107,6 +108,7 @@ class TaskUpload:
             storage = BatchStorage(self._job.open_buffer(number), clock=self._job.clock, random=self._random)
             self._places[number] = Pin(self._job, number), storage
         pin, storage = self._places[number]
+        # guard: name uploads above the floor of the job hold
         return number, storage.put(filled, above=pin.floor()).batch
 
 

@@ -1,69 +1,27 @@
-"""What each guard is worth: taken out of a copy of the tree, one at a time, a named test must fail without it.
+"""Takes guards out of a copy of the tree, one at a time. Each time, the guard's test must fail.
 
     python tests/mutations/mutations.py             all of them, some minutes
-    python tests/mutations/mutations.py NAME …      those whose name holds one of these texts
-    python tests/mutations/mutations.py --table     writes docs/guards.md anew, and runs nothing
+    python tests/mutations/mutations.py NAME …      those whose name contains one of these texts
 
-`guards.toml` says for each guard what it is, which RFC asks for it, the text that is it, what stands there without it,
-and the test. The working tree is never touched. Exit status: 0 if every guard is missed by its test, 1 if one is not,
-or if its text is not where it was.
+`guards.py` says what a guard is, `guards.toml` lists them. The working tree is never changed. Exit status: 0 if every
+test fails without its guard, 1 if one passes.
 """
 
 from __future__ import annotations
 
-import ast
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-TOP = Path(__file__).parents[2]
-PACKAGE_FOLDERS = ("buffer", "gc", "runtime", "testing")
-"""Beside `forebay/` in the tree, and in it when imported."""
-TABLE = TOP / "docs" / "guards.md"
+from guards import FOLDERS, TOP, Guard, Misplaced, find_files, load_guards
+
 SECONDS = 300
-"""A test that hangs without a guard has noticed, too."""
-
-
-class Moved(Exception):
-    """The guard's text is not there, or more than once: somebody has changed the code around it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """Something that must not be left out, and how it is left out to see."""
-
-    name: str
-    """What it does, as the subject of "without …"."""
-    rfc: str
-    """The number of the one that asks for it."""
-    file: str
-    guard: str
-    """The text that is taken out, which stands there once."""
-    without: str
-    """What stands there instead."""
-    test: str
-    """What fails then."""
-
-    def remove_from(self, text: str) -> str:
-        """Return the file's text without the guard."""
-        if text.count(self.guard) != 1:
-            raise Moved(f"{self.name}: its text stands {text.count(self.guard)} times in {self.file}: mend guards.toml")
-        changed = text.replace(self.guard, self.without)
-        ast.parse(changed, self.file)
-        return changed
-
-
-def load_guards() -> list[Guard]:
-    """All guards, by RFC, in the order in which they are written down."""
-    with (Path(__file__).parent / "guards.toml").open("rb") as file:
-        return [Guard(**fields) for fields in tomllib.load(file)["guards"]]
+"""Maximum time of one test. A test that hangs without its guard counts as failed."""
 
 
 @contextmanager
@@ -78,7 +36,7 @@ def copy_of_the_tree() -> Iterator[Path]:
             shutil.copy(TOP / name, copy / name)
         package = copy / "site" / "forebay"
         shutil.copytree(TOP / "forebay", package, ignore=ignored)
-        for name in PACKAGE_FOLDERS:
+        for name in FOLDERS[1:]:
             shutil.copytree(TOP / name, package / name, ignore=ignored)
         shutil.copy(TOP / "pyspark_forebay.py", copy / "site")
         yield copy
@@ -105,9 +63,9 @@ def run_tests(copy: Path, tests: Iterable[str]) -> subprocess.CompletedProcess[s
     )
 
 
-def is_noticed(guard: Guard, copy: Path) -> tuple[bool, str]:
-    """Whether the guard's test fails without it, and what was said."""
-    place = copy / "site" / (guard.file if guard.file.startswith("forebay/") else f"forebay/{guard.file}")
+def is_noticed(guard: Guard, file: Path, copy: Path) -> tuple[bool, str]:
+    """Whether the guard's test fails without it, and what was printed."""
+    place = copy / "site" / (file if file.parts[0] == "forebay" else Path("forebay", file))
     whole = place.read_text()
     place.write_text(guard.remove_from(whole))
     try:
@@ -116,42 +74,17 @@ def is_noticed(guard: Guard, copy: Path) -> tuple[bool, str]:
         return True, str(hung)
     finally:
         place.write_text(whole)
-    # 1 is that tests failed; anything else, that they could not be run.
+    # Status 1: tests failed. Any other: they could not be run.
     return run.returncode == 1, run.stdout[-3000:] + run.stderr[-1000:]
 
 
-def render_table(guards: Iterable[Guard]) -> str:
-    """The part of the documentation that names every guard."""
-    lines = [
-        "## Guards and the tests that hold them",
-        "",
-        "Each line below is one thing that must not be left out, and the test that fails without it.",
-        "`python tests/mutations/mutations.py` shows it: it takes them out of a copy of the tree, one at a time, and",
-        "runs the test. It also wrote this table.",
-    ]
-    titles = {
-        path.name[:4]: path.read_text().splitlines()[0].removeprefix("# ") for path in (TOP / "rfcs").glob("*.md")
-    }
-    rfc = ""
-    for guard in guards:
-        if guard.rfc != rfc:
-            rfc = guard.rfc
-            lines += ["", f"### {titles[rfc]}", "", "| without | in | fails |", "| --- | --- | --- |"]
-        path, _, test = guard.test.partition("::")
-        lines.append(f"| {guard.name} | `{guard.file}` | `{test}` in `{path}` |")
-    return "\n".join([*lines, ""])
-
-
 def main(names: list[str]) -> int:
-    """Try the guards whose names hold one of the texts, or all."""
-    guards = load_guards()
-    if names == ["--table"]:
-        TABLE.write_text(render_table(guards))
-        return 0
-    chosen = [guard for guard in guards if not names or any(name in guard.name for name in names)]
+    """Try the guards whose names contain one of the texts, or all."""
+    chosen = [guard for guard in load_guards() if not names or any(name in guard.name for name in names)]
     if not chosen:
-        sys.stdout.write(f"no guard's name holds {' or '.join(map(repr, names))}\n\n{__doc__}")
+        sys.stdout.write(f"no guard's name contains {' or '.join(map(repr, names))}\n\n{__doc__}")
         return 2
+    files = find_files()
     with copy_of_the_tree() as copy:
         whole = run_tests(copy, sorted({guard.test for guard in chosen}))
         if whole.returncode != 0:
@@ -160,13 +93,13 @@ def main(names: list[str]) -> int:
         survivors = []
         for number, guard in enumerate(chosen, 1):
             try:
-                noticed, said = is_noticed(guard, copy)
-            except Moved as error:
+                noticed, said = is_noticed(guard, files[guard.name], copy)
+            except Misplaced as error:
                 noticed, said = False, str(error)
             sys.stdout.write(f"{number}/{len(chosen)} {'noticed ' if noticed else 'SURVIVED'} {guard.name}\n")
             sys.stdout.flush()
             if not noticed:
-                survivors.append(f"\n{guard.name} ({guard.file}), by {guard.test}:\n{said}")
+                survivors.append(f"\n{guard.name} ({files[guard.name]}), by {guard.test}:\n{said}")
     sys.stdout.write("".join(survivors) or f"all {len(chosen)} guards are missed by their tests\n")
     return bool(survivors)
 
