@@ -14,12 +14,12 @@ from collections import Counter
 from random import Random
 from typing import TYPE_CHECKING
 
-from forebay.buffer import names
-from forebay.buffer.clock import SystemClock
+from forebay.buffer.base import names
+from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.head import KEPT_ENTRIES
-from forebay.buffer.model import Facts, Metadata, NewBatch
 from forebay.buffer.store.memory import MemoryStore
 
 if TYPE_CHECKING:

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import zstandard
 
-from forebay.buffer.batch import decode_batch, encode_batch
+from forebay.buffer.format.batch import decode_batch, encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from harness import Bench
 
-    from forebay.buffer.batch import Version
+    from forebay.buffer.format.batch import Version
 
 _ROUNDS = 7
 _LENGTH = struct.Struct("<I")

@@ -13,9 +13,9 @@ from bisect import bisect_right
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from forebay.buffer import names
-from forebay.buffer.clock import Random
-from forebay.buffer.errors import NotFound
+from forebay.buffer.base import names
+from forebay.buffer.base.clock import Random
+from forebay.buffer.base.errors import NotFound
 from forebay.buffer.manifest import Head
 from forebay.buffer.store import Applied, NotApplied, ObjectInfo, ObjectStore, StoredObject, open_store
 from forebay.buffer.store.remote import RemoteStore

@@ -20,8 +20,8 @@ import zstandard
 from places import events, open_places
 
 from forebay import Consumer, Producer
+from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.manifest import Queue
-from forebay.buffer.model import Facts, Metadata, NewBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized

@@ -22,13 +22,13 @@ from statistics import mean, quantiles
 from threading import Condition, Event, Thread
 from typing import TYPE_CHECKING, TypeVar
 
-from forebay.buffer import names
-from forebay.buffer.errors import Timeout
+from forebay.buffer.base import names
+from forebay.buffer.base.errors import Timeout
+from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import MAX_WRITERS
 from forebay.buffer.manifest.pace import _ATTEMPTS_APART, _MOST_SECONDS
-from forebay.buffer.model import Facts, Metadata, NewBatch
-from forebay.buffer.register import _BACKOFF_BASE, _BACKOFF_CAP, DEFAULT_LIMITS
+from forebay.buffer.manifest.register import _BACKOFF_BASE, _BACKOFF_CAP, DEFAULT_LIMITS
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import FaultyStore
 

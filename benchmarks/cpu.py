@@ -28,8 +28,8 @@ import pyarrow as pa
 from places import events, open_places
 
 from forebay import Consumer, Producer, open_store
-from forebay.buffer.batch import decode_batch, encode_batch, make_compressor, raw_size
-from forebay.buffer.checksum import crc32c
+from forebay.buffer.format.batch import decode_batch, encode_batch, make_compressor, raw_size
+from forebay.buffer.format.checksum import crc32c
 from forebay.testing.proxy import FaultProxy
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from harness import Bench, Clock
     from places import Place
 
-    from forebay.buffer.filling import Entries
     from forebay.buffer.store import ObjectStore
+    from forebay.buffer.write.accumulator import Entries
 
 _ENTRIES_A_CALL = 1000
 _PATIENT = 3600.0

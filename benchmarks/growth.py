@@ -35,12 +35,12 @@ from typing import TYPE_CHECKING
 from metering import Cost, Meter, Metered, median_cost
 
 from forebay import Consumer, Producer, open_store
-from forebay.buffer import names
-from forebay.buffer.batch import raw_size
-from forebay.buffer.clock import SystemClock
+from forebay.buffer.base import names
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.format.batch import raw_size
+from forebay.buffer.format.model import NewBatch
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Queue
-from forebay.buffer.model import NewBatch
 from forebay.gc import Collector
 
 if TYPE_CHECKING:

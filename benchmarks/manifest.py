@@ -9,8 +9,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from forebay.buffer.format.model import BatchDescriptor, Metadata, NewBatch
 from forebay.buffer.manifest.v1 import Manifest
-from forebay.buffer.model import BatchDescriptor, Metadata, NewBatch
 
 if TYPE_CHECKING:
     from harness import Bench

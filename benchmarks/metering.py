@@ -17,7 +17,7 @@ from forebay.testing import FaultyStore
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from forebay.buffer.errors import StoreError
+    from forebay.buffer.base.errors import StoreError
     from forebay.buffer.store import Data, ObjectStore, StoredObject
     from forebay.buffer.store.base import ObjectInfo, Outcome
 

@@ -30,9 +30,9 @@ import pyarrow as pa
 import zstandard
 
 from forebay import Producer, Timeout, open_store
-from forebay.buffer.batch import make_compressor, raw_size
-from forebay.buffer.fetch import FetchHandle
+from forebay.buffer.format.batch import make_compressor, raw_size
 from forebay.buffer.manifest import Head, Queue
+from forebay.buffer.read.fetch import FetchHandle
 from forebay.testing import FaultyStore
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from harness import Bench
     from places import Place
 
-    from forebay.buffer.filling import Entries
     from forebay.buffer.store import Data, ObjectStore, Outcome
+    from forebay.buffer.write.accumulator import Entries
 
 _UPLOADS = 4
 _INTERVAL = 0.1

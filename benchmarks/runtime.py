@@ -29,10 +29,10 @@ import pyarrow as pa
 from places import events, open_places
 
 from forebay import Consumer, Producer, open_store
-from forebay.buffer.batch import encode_batch, raw_size
-from forebay.buffer.checksum import crc32c
+from forebay.buffer.format.batch import encode_batch, raw_size
+from forebay.buffer.format.checksum import crc32c
+from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.manifest import Queue
-from forebay.buffer.model import Facts, Metadata, NewBatch
 from forebay.runtime import CallableSink, Combining, ParquetSink, Runtime, RuntimeConfig, Source
 from forebay.runtime.decoders import raw
 

@@ -28,8 +28,8 @@ from sizing import Plan, Stream, choose, plan, predict_requests
 
 from forebay import Producer
 from forebay.buffer import TopicProducer, create_topic
-from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.manifest import Queue
+from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store.memory import MemoryStore
 
 if TYPE_CHECKING:

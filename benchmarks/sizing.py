@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from contention import Appends, Store, predict
 from cost import DOLLARS_PER_GB_MONTH, dollars
 
+from forebay.buffer.base.waiting import POLL_FLOOR
 from forebay.buffer.manifest.head import MAX_WRITERS
-from forebay.buffer.polling import POLL_FLOOR
 from forebay.runtime import RuntimeConfig
 
 # CHECK THEM. Requests and storage are those of cost.py.

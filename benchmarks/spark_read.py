@@ -48,11 +48,11 @@ from pyspark.sql.types import StructType
 
 from forebay import Producer, open_store
 from forebay.buffer import decode_batch, encode_batch, read_range
-from forebay.buffer.batch import make_compressor
+from forebay.buffer.format.batch import make_compressor
+from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.manifest import Queue
-from forebay.buffer.model import Facts, NewBatch
 from forebay.runtime.spark import ensure_java, register
-from forebay.runtime.spark.rows import SCHEMA, Rows, TimeRange
+from forebay.runtime.spark.read.rows import SCHEMA, Rows, TimeRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

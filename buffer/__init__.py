@@ -5,11 +5,11 @@ What most programs need is in `forebay` itself; these names are for those that g
 
 from __future__ import annotations
 
-from forebay.buffer.batch import DecodedBatch, decode_batch, encode_batch
-from forebay.buffer.fetch import RECORDS_SCHEMA, FetchHandle
+from forebay.buffer.either.ranges import read_range
+from forebay.buffer.format.batch import DecodedBatch, decode_batch, encode_batch
 from forebay.buffer.groups import Groups
-from forebay.buffer.migrate import migrate
-from forebay.buffer.ranges import read_range
+from forebay.buffer.inspect.migrate import migrate
+from forebay.buffer.read.fetch import RECORDS_SCHEMA, FetchHandle
 from forebay.buffer.topic import TopicConsumer, TopicProducer, add_partitions, create_topic, describe_topic
 
 __all__ = [

@@ -8,18 +8,18 @@ from functools import partial
 from threading import Condition, Lock, RLock
 from typing import TYPE_CHECKING, Final, Protocol
 
-from forebay.buffer import metrics
-from forebay.buffer.checks import check_seconds, check_whole
-from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.closing import Closing, shows_unopened
-from forebay.buffer.errors import Closed, InvalidInput, NotFound, Timeout, Trimmed
-from forebay.buffer.fetch import FetchHandle
+from forebay.buffer.base import metrics
+from forebay.buffer.base.checks import check_seconds, check_whole
+from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.errors import Closed, InvalidInput, NotFound, Timeout, Trimmed
+from forebay.buffer.base.lifecycle import Closing, shows_unopened
+from forebay.buffer.base.waiting import POLL_FLOOR, Arrivals, count_race
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import trimmed
 from forebay.buffer.manifest.state import is_unwritten
 from forebay.buffer.manifest.topic import is_partition
-from forebay.buffer.polling import POLL_FLOOR, Arrivals, count_race
+from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.retry import RETRY_SECONDS, Patience
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any, Literal
 
-    from forebay.buffer.clock import Clock, Random
-    from forebay.buffer.fetch import Batch
+    from forebay.buffer.base.clock import Clock, Random
+    from forebay.buffer.format.model import BatchDescriptor, Reader
     from forebay.buffer.manifest import Claim, Profile
-    from forebay.buffer.model import BatchDescriptor, Reader
+    from forebay.buffer.read.fetch import Batch
     from forebay.gc import Collector
 
 _log = logging.getLogger("forebay.consumer")

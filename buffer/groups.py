@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.buffer.checks import NAME, Whole, check_name
-from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, NotFound
+from forebay.buffer.base.checks import NAME, Whole, check_name
+from forebay.buffer.base.errors import Corrupt, Fenced, InvalidInput, NotFound
+from forebay.buffer.format.model import Reader
 from forebay.buffer.manifest import Claim, Head, Queue
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.manifest.head import trimmed
+from forebay.buffer.manifest.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 from forebay.buffer.manifest.state import CURSORS
-from forebay.buffer.model import Reader
-from forebay.buffer.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
+    from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.manifest.head import Group
-    from forebay.buffer.model import BatchDescriptor
 
 _CURSOR_KEY: Final = re.compile(rf"{CURSORS}/({NAME.pattern})/([0-9a-f]{{32}})")
 

@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING, NoReturn, overload
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.buffer import names
-from forebay.buffer.checks import check_seconds
-from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.closing import refuse_pickle, shows_unopened
-from forebay.buffer.errors import Closed, Corrupt, Fenced, ForebayError, InvalidInput, Unavailable
+from forebay.buffer.base import names
+from forebay.buffer.base.checks import check_seconds
+from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.errors import Closed, Corrupt, Fenced, ForebayError, InvalidInput, Unavailable
+from forebay.buffer.base.lifecycle import refuse_pickle, shows_unopened
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.head import Hold
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
-from forebay.buffer.topic.held import HeldTopic, hold_partitions
+from forebay.buffer.topic.holds import HeldTopic, hold_partitions
 from forebay.buffer.topic.topic import Topic, check_place
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-    from forebay.buffer.clock import Clock, Random
-    from forebay.buffer.model import BatchDescriptor
+    from forebay.buffer.base.clock import Clock, Random
+    from forebay.buffer.format.model import BatchDescriptor
 
 _log = logging.getLogger("forebay.holds")
 

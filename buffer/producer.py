@@ -12,31 +12,31 @@ from datetime import UTC, datetime, timedelta
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from forebay.buffer.batch import DEFAULT_LEVEL, DEFAULT_MAX_RAW_BYTES, check_compression
-from forebay.buffer.checks import check_seconds, check_whole
-from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.closing import AsyncClosing, shows_unopened
+from forebay.buffer.base.checks import check_seconds, check_whole
+from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.errors import Backpressure, Closed, ForebayError, InvalidInput, Timeout, Unsupported
+from forebay.buffer.base.lifecycle import AsyncClosing, shows_unopened
 from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator, WriteHandle
-from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, Timeout, Unsupported
-from forebay.buffer.filling import MAX_CALL_BYTES, Filling, check_call
+from forebay.buffer.format.batch import DEFAULT_LEVEL, DEFAULT_MAX_RAW_BYTES, check_compression
 from forebay.buffer.manifest import Head, Manifest, Queue
+from forebay.buffer.manifest.register import Limits
 from forebay.buffer.manifest.state import OPENDATA_DATA_PREFIX, OPENDATA_MANIFEST_PATH, check_layout
-from forebay.buffer.register import Limits
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.retry import RETRY_SECONDS
-from forebay.buffer.upload import BatchUploader
+from forebay.buffer.write.accumulator import MAX_CALL_BYTES, Filling, check_call
+from forebay.buffer.write.upload import BatchUploader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, NoReturn
 
-    from forebay.buffer.batch import Compression
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.coordinator import FlushHandle
-    from forebay.buffer.filling import Call, Entries, Filled
+    from forebay.buffer.format.batch import Compression
     from forebay.buffer.manifest import Profile
     from forebay.buffer.manifest.state import State
-    from forebay.buffer.upload import Uploaded
+    from forebay.buffer.write.accumulator import Call, Entries, Filled
+    from forebay.buffer.write.upload import Uploaded
 
 _log = logging.getLogger("forebay.producer")
 

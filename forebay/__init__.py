@@ -16,9 +16,7 @@ if not Path(__file__).with_name("buffer").is_dir():
     __path__.append(str(Path(__file__).parent.parent))
 
 if TYPE_CHECKING:
-    from forebay.buffer.consumer import Consumer
-    from forebay.buffer.coordinator import Durability
-    from forebay.buffer.errors import (
+    from forebay.buffer.base.errors import (
         Backpressure,
         Closed,
         Corrupt,
@@ -35,10 +33,12 @@ if TYPE_CHECKING:
         Unknown,
         Unsupported,
     )
-    from forebay.buffer.fetch import Batch
+    from forebay.buffer.consumer import Consumer
+    from forebay.buffer.coordinator import Durability
+    from forebay.buffer.format.model import BatchDescriptor, Metadata
     from forebay.buffer.holds import hold
-    from forebay.buffer.model import BatchDescriptor, Metadata
     from forebay.buffer.producer import Producer
+    from forebay.buffer.read.fetch import Batch
     from forebay.buffer.store import open_store
 
 __all__ = [
@@ -68,11 +68,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Batch": "buffer.fetch",
-    "BatchDescriptor": "buffer.model",
+    "Batch": "buffer.read.fetch",
+    "BatchDescriptor": "buffer.format.model",
     "Consumer": "buffer.consumer",
     "Durability": "buffer.coordinator",
-    "Metadata": "buffer.model",
+    "Metadata": "buffer.format.model",
     "Producer": "buffer.producer",
     "hold": "buffer.holds",
     "open_store": "buffer.store",
@@ -83,7 +83,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'forebay' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"forebay.{_HOMES.get(name, 'buffer.errors')}"), name)
+    value = globals()[name] = getattr(import_module(f"forebay.{_HOMES.get(name, 'buffer.base.errors')}"), name)
     return value
 
 

@@ -6,22 +6,22 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from forebay.buffer import metrics
-from forebay.buffer.clock import system_random
-from forebay.buffer.errors import StoreError, Unsupported
+from forebay.buffer.base import metrics
+from forebay.buffer.base.clock import system_random
+from forebay.buffer.base.errors import StoreError, Unsupported
 from forebay.buffer.manifest import Manifest, Queue
 from forebay.buffer.manifest.state import is_unwritten
 from forebay.buffer.store.file import is_disk_full
+from forebay.gc.native import CollectionV2
 from forebay.gc.report import CollectionReport
 from forebay.gc.sweep import Sweep
-from forebay.gc.v1 import collect_v1
-from forebay.gc.v2 import CollectionV2
+from forebay.gc.version_1 import collect_v1
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.eventlog import AuditTrail
     from forebay.buffer.manifest import Head
     from forebay.buffer.store import ObjectStore

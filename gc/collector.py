@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from forebay.buffer import metrics
-from forebay.buffer.checks import check_seconds
-from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import ForebayError, InvalidInput
+from forebay.buffer.base import metrics
+from forebay.buffer.base.checks import check_seconds
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import ForebayError, InvalidInput
 from forebay.buffer.manifest.state import check_layout
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.eventlog import AuditTrail
     from forebay.gc.retention import Retention
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, fields
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from forebay.buffer.names import LOWEST
+from forebay.buffer.base.names import LOWEST
 from forebay.gc.sweep import REPORTED_FAILURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Self
 
-    from forebay.buffer.errors import StoreError
+    from forebay.buffer.base.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)

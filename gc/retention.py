@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from forebay.buffer.checks import check_seconds, check_whole
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.base.checks import check_seconds, check_whole
+from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.base.names import at_time, ulid_in
 from forebay.buffer.manifest.head import NodeNeeded
-from forebay.buffer.names import at_time, ulid_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from forebay.buffer.format.model import NewBatch
     from forebay.buffer.manifest.head import Head, Node, Ref
-    from forebay.buffer.model import NewBatch
 
 
 @dataclass(frozen=True, slots=True)

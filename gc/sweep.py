@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from forebay.buffer.errors import StoreError
+from forebay.buffer.base.errors import StoreError
+from forebay.buffer.base.names import ulid_in
 from forebay.buffer.groups import parse_cursor_key
 from forebay.buffer.manifest.state import CURSORS
-from forebay.buffer.names import ulid_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

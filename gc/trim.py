@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from forebay.buffer.errors import Corrupt
+from forebay.buffer.base.errors import Corrupt
+from forebay.buffer.base.names import at_time
 from forebay.buffer.groups import open_cursor
-from forebay.buffer.names import at_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
     from forebay.buffer.manifest.head import Group, Head, Hold, Node
     from forebay.buffer.store import ObjectStore
     from forebay.gc.retention import Retention

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forebay.buffer.checks import check_seconds, check_whole
-from forebay.buffer.polling import POLL_FLOOR
+from forebay.buffer.base.checks import check_seconds, check_whole
+from forebay.buffer.base.waiting import POLL_FLOOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from forebay.buffer.checks import check_seconds, check_whole
-from forebay.buffer.closing import Closing
+from forebay.buffer.base.checks import check_seconds, check_whole
+from forebay.buffer.base.lifecycle import Closing
 
 if TYPE_CHECKING:
-    from forebay.buffer.fetch import Batch
+    from forebay.buffer.read.fetch import Batch
 
 Decoder: TypeAlias = Callable[["Batch"], pa.Table]
 """Turns a batch into rows, in a worker thread: called once a batch, never once an entry.

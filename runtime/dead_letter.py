@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from forebay.buffer.errors import Corrupt, ForebayError, NotFound
+from forebay.buffer.base.errors import Corrupt, ForebayError, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
 
-    from forebay.buffer.fetch import Batch, FetchHandle
-    from forebay.buffer.model import BatchDescriptor, Reader
+    from forebay.buffer.format.model import BatchDescriptor, Reader
     from forebay.buffer.producer import Producer
+    from forebay.buffer.read.fetch import Batch, FetchHandle
 
 
 _MAX_ERROR: Final = 4000

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from forebay.buffer.errors import Corrupt, InvalidInput
-from forebay.buffer.fetch import RECORDS_SCHEMA
+from forebay.buffer.base.errors import Corrupt, InvalidInput
+from forebay.buffer.read.fetch import RECORDS_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from forebay.buffer.fetch import Batch
+    from forebay.buffer.read.fetch import Batch
 
 _PIECE_BYTES = 64 << 20
 """Entries are joined into texts of about this size, so that decoding takes little memory beside the rows."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
     from forebay.runtime.status import RuntimeStatus, SourceStatus
 
 _log = logging.getLogger("forebay.runtime")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from forebay.buffer.checks import check_whole
-from forebay.buffer.closing import Closing, shows_unopened
-from forebay.buffer.errors import InvalidInput, Unsupported
+from forebay.buffer.base.checks import check_whole
+from forebay.buffer.base.errors import InvalidInput, Unsupported
+from forebay.buffer.base.lifecycle import Closing, shows_unopened
 
 if TYPE_CHECKING:
     from threading import Thread

@@ -5,25 +5,25 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from forebay.buffer.checks import check_seconds
-from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.closing import refuse_pickle
+from forebay.buffer.base.checks import check_seconds
+from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.errors import Fenced, ForebayError, InvalidInput, NotFound
+from forebay.buffer.base.lifecycle import refuse_pickle
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Fenced, ForebayError, InvalidInput, NotFound
-from forebay.buffer.fetch import Batch
+from forebay.buffer.read.fetch import Batch
 from forebay.buffer.store import ObjectStore, StoreUrl
 from forebay.runtime import progress
-from forebay.runtime.awaiting import Awaited, Awaiting
 from forebay.runtime.config import RuntimeConfig
-from forebay.runtime.pipeline import Pipeline
-from forebay.runtime.reading import Reading
 from forebay.runtime.source import Opening, Source
+from forebay.runtime.stages.awaiting import Awaited, Awaiting
+from forebay.runtime.stages.pipeline import Pipeline
+from forebay.runtime.stages.source_reader import Reading
 from forebay.runtime.status import RuntimeStatus, SourceStatus, StageStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.eventlog import AuditTrail
     from forebay.buffer.producer import Producer
     from forebay.runtime.contract import Decoder, Sink

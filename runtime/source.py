@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from forebay.buffer.base.errors import ForebayError, InvalidInput
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import ForebayError, InvalidInput
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.options import seal, unseal
 from forebay.buffer.topic import Topic, buffers_at
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from datetime import datetime
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
 
 
 @dataclass(frozen=True, slots=True)

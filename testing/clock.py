@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from threading import Condition, Lock
 
-from forebay.buffer.clock import wait_on
+from forebay.buffer.base.clock import wait_on
 
 
 class ManualClock:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from forebay.buffer.batch import decode_batch, encode_batch
-from forebay.buffer.fetch import Batch
-from forebay.buffer.model import BatchDescriptor, Metadata
+from forebay.buffer.format.batch import decode_batch, encode_batch
+from forebay.buffer.format.model import BatchDescriptor, Metadata
+from forebay.buffer.read.fetch import Batch
 from forebay.runtime.contract import Commit, CommitIdentity
 from forebay.runtime.decoders import raw
 

@@ -9,14 +9,14 @@ from enum import Enum
 from threading import Event, Lock
 from typing import TYPE_CHECKING, TypeVar
 
-from forebay.buffer.clock import Clock, Random, SystemClock
-from forebay.buffer.errors import Unavailable, Unknown
+from forebay.buffer.base.clock import Clock, Random, SystemClock
+from forebay.buffer.base.errors import Unavailable, Unknown
 from forebay.buffer.store.base import Applied, Data, InDoubt, NotApplied, ObjectInfo, ObjectStore, Outcome, StoredObject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from forebay.buffer.errors import StoreError
+    from forebay.buffer.base.errors import StoreError
 
 
 _T = TypeVar("_T")

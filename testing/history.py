@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from forebay.buffer.errors import Corrupt
+from forebay.buffer.base.errors import Corrupt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

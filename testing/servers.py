@@ -16,8 +16,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import Unavailable, Unsupported
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import Unavailable, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

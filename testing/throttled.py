@@ -6,14 +6,14 @@ from collections import Counter
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from forebay.buffer.clock import Clock, SystemClock
-from forebay.buffer.errors import InvalidInput, Unavailable
+from forebay.buffer.base.clock import Clock, SystemClock
+from forebay.buffer.base.errors import InvalidInput, Unavailable
 from forebay.buffer.store.base import Applied, Data, NotApplied, ObjectInfo, ObjectStore, Outcome, StoredObject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from forebay.buffer.errors import StoreError
+    from forebay.buffer.base.errors import StoreError
 
 _ANSWER = "429 TooManyRequests"
 

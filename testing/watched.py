@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from forebay.buffer.base.names import ulid_in
 from forebay.buffer.groups import Cursor, cursor_key
 from forebay.buffer.manifest.envelope import unpack
 from forebay.buffer.manifest.head import COUNTED_HOLDS, LASTING, Head, Node, read_node, read_writer_node
 from forebay.buffer.manifest.state import CURSORS, read_state
 from forebay.buffer.manifest.v1 import Manifest
 from forebay.buffer.manifest.writers import bucket_key
-from forebay.buffer.names import ulid_in
 from forebay.buffer.store.base import Applied, Data, ObjectInfo, ObjectStore, Outcome, StoredObject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from forebay.buffer.errors import StoreError
+    from forebay.buffer.base.errors import StoreError
     from forebay.buffer.manifest.head import Group, Ref
 
 

@@ -6,10 +6,10 @@ import math
 from threading import current_thread
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from forebay.buffer.checks import check_timeout
+from forebay.buffer.base.checks import check_timeout
+from forebay.buffer.base.errors import Backpressure, InvalidInput, Timeout
 from forebay.buffer.coordinator.errors import fresh
 from forebay.buffer.coordinator.handle import WriteHandle
-from forebay.buffer.errors import Backpressure, InvalidInput, Timeout
 
 if TYPE_CHECKING:
     from threading import Thread

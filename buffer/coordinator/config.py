@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forebay.buffer.checks import check_seconds
+from forebay.buffer.base.checks import check_seconds
+from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.coordinator.delta import Durability
-from forebay.buffer.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

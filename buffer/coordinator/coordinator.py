@@ -6,8 +6,9 @@ from contextlib import suppress
 from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from forebay.buffer.checks import check_timeout
-from forebay.buffer.clock import SystemClock
+from forebay.buffer.base.checks import check_timeout
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import InvalidInput, Timeout
 from forebay.buffer.coordinator.applier import Applier
 from forebay.buffer.coordinator.channel import WriteChannel
 from forebay.buffer.coordinator.config import CoordinatorConfig
@@ -16,13 +17,12 @@ from forebay.buffer.coordinator.handle import FlushHandle
 from forebay.buffer.coordinator.pipeline import FlushPipeline
 from forebay.buffer.coordinator.state import CoordinatorState
 from forebay.buffer.coordinator.view import View, ViewBoard, ViewSubscription
-from forebay.buffer.errors import InvalidInput, Timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Self
 
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
     from forebay.buffer.coordinator.delta import Delta, Durability, Flusher
 
 WriteT = TypeVar("WriteT")

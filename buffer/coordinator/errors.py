@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import traceback
 
-from forebay.buffer.errors import ForebayError, Unknown
+from forebay.buffer.base.errors import ForebayError, Unknown
 
 
 class DeltaRejected(ForebayError):

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from forebay.buffer.checks import check_timeout
+from forebay.buffer.base.checks import check_timeout
+from forebay.buffer.base.errors import Timeout
 from forebay.buffer.coordinator.delta import Durability
 from forebay.buffer.coordinator.errors import ApplyFailed, fresh
 from forebay.buffer.coordinator.record import Watcher
 from forebay.buffer.coordinator.state import LoopWaker, tell
-from forebay.buffer.errors import Timeout
 
 if TYPE_CHECKING:
     import asyncio

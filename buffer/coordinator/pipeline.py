@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from forebay.buffer.base.errors import ForebayError
 from forebay.buffer.coordinator.delta import Durability, Stamped
 from forebay.buffer.coordinator.errors import DeltaRejected, release_frames
-from forebay.buffer.errors import ForebayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

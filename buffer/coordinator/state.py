@@ -7,16 +7,16 @@ from collections import deque
 from threading import Condition, RLock
 from typing import TYPE_CHECKING, Any
 
+from forebay.buffer.base.errors import Closed
 from forebay.buffer.coordinator.delta import Durability
 from forebay.buffer.coordinator.errors import release_frames
 from forebay.buffer.coordinator.record import DeltaRecord, Watcher
-from forebay.buffer.errors import Closed
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
     from forebay.buffer.coordinator.channel import WriteChannel
     from forebay.buffer.coordinator.config import CoordinatorConfig
     from forebay.buffer.coordinator.handle import Handle

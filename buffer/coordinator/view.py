@@ -8,10 +8,10 @@ from threading import Condition
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakSet
 
-from forebay.buffer.checks import check_timeout
+from forebay.buffer.base.checks import check_timeout
+from forebay.buffer.base.errors import Closed, Timeout
 from forebay.buffer.coordinator.delta import Stamped
 from forebay.buffer.coordinator.errors import MessagesLost, fresh
-from forebay.buffer.errors import Closed, Timeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

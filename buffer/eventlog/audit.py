@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from forebay.buffer import metrics
-from forebay.buffer.errors import ForebayError
+from forebay.buffer.base import metrics
+from forebay.buffer.base.errors import ForebayError
 from forebay.buffer.eventlog.model import Event
 from forebay.buffer.eventlog.names import check_topic
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from forebay.buffer.checks import Whole  # noqa: TC001 - msgspec reads the annotations
-from forebay.buffer.errors import Corrupt
+from forebay.buffer.base.checks import Whole  # noqa: TC001 - msgspec reads the annotations
+from forebay.buffer.base.errors import Corrupt
 from forebay.buffer.eventlog.names import safe_name
+from forebay.buffer.manifest.register import Register
 from forebay.buffer.manifest.topic import partition_name
-from forebay.buffer.register import Register
 
 if TYPE_CHECKING:
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.store.base import ObjectStore
 
 

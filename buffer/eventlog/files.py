@@ -12,19 +12,19 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from forebay.buffer.errors import Closed, Corrupt, Denied, NotFound, Unavailable
+from forebay.buffer.base.errors import Closed, Corrupt, Denied, NotFound, Unavailable
+from forebay.buffer.base.reread import read_sound
 from forebay.buffer.eventlog.backend import Backend, Bounds
 from forebay.buffer.eventlog.cursors import Cursors
 from forebay.buffer.eventlog.lines import LinesFile
 from forebay.buffer.eventlog.model import CompactReport
 from forebay.buffer.manifest.topic import MAX_PARTITIONS, partition_name
-from forebay.buffer.reread import read_sound
 from forebay.buffer.store.file import LOCK_SECONDS, FileStore, wait_for_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
 
 
 class _Topic(msgspec.Struct, frozen=True):

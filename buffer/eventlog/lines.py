@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec import Struct
 
-from forebay.buffer.checks import Whole  # noqa: TC001 - msgspec reads the annotation
-from forebay.buffer.checksum import crc32c
-from forebay.buffer.errors import Corrupt, Unavailable, Unknown
+from forebay.buffer.base.checks import Whole  # noqa: TC001 - msgspec reads the annotation
+from forebay.buffer.base.errors import Corrupt, Unavailable, Unknown
 from forebay.buffer.eventlog.backend import Bounds
 from forebay.buffer.eventlog.model import seal_event, unseal_event
+from forebay.buffer.format.checksum import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forebay.buffer import metrics
-from forebay.buffer.checks import check_seconds, check_whole
-from forebay.buffer.clock import SystemClock
-from forebay.buffer.closing import Closing, shows_unopened
-from forebay.buffer.errors import Closed, InvalidInput
+from forebay.buffer.base import metrics
+from forebay.buffer.base.checks import check_seconds, check_whole
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import Closed, InvalidInput
+from forebay.buffer.base.lifecycle import Closing, shows_unopened
 from forebay.buffer.eventlog.model import CompactReport, Description, decode_record, encode_event
 from forebay.buffer.eventlog.names import check_consumer, check_topic
 from forebay.buffer.eventlog.subscription import check_partition, follow, warn_of_gap
@@ -17,7 +17,7 @@ from forebay.buffer.manifest.topic import MAX_PARTITIONS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
     from forebay.buffer.eventlog.backend import Backend
     from forebay.buffer.eventlog.model import Event, Record
     from forebay.buffer.eventlog.subscription import Assignment, Subscription

@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from forebay.buffer.checks import MOST, check_whole
-from forebay.buffer.checksum import crc32c
-from forebay.buffer.errors import Corrupt, ForebayError, InvalidInput
+from forebay.buffer.base.checks import MOST, check_whole
+from forebay.buffer.base.errors import Corrupt, ForebayError, InvalidInput
+from forebay.buffer.format.checksum import crc32c
 
 
 class Event(Struct, frozen=True):

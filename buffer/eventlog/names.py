@@ -6,8 +6,8 @@ import re
 from hashlib import blake2b
 from typing import Any
 
-from forebay.buffer.checks import NAME, check_name
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.base.checks import NAME, check_name
+from forebay.buffer.base.errors import InvalidInput
 
 _UNSAFE = re.compile(r"[^a-z0-9._-]")
 _NOT_IN_A_TOPIC = re.compile(r"[^A-Za-z0-9._-]")

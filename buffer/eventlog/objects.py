@@ -11,26 +11,26 @@ from bisect import bisect_right
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from forebay.buffer.errors import Corrupt, InvalidInput, NotFound, NotReady, Trimmed, Unknown
+from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound, NotReady, Trimmed, Unknown
 from forebay.buffer.eventlog.backend import Backend, Bounds
 from forebay.buffer.eventlog.cursors import Cursors
 from forebay.buffer.eventlog.model import CompactReport
-from forebay.buffer.fetch import FetchHandle
-from forebay.buffer.filling import MAX_CALL_BYTES, Filling, check_call
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.topic import partition_name
+from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store.folder import FolderStore
 from forebay.buffer.topic.growth import create_topic
 from forebay.buffer.topic.topic import Topic, in_parallel
-from forebay.buffer.upload import BatchStorage, floor_of
+from forebay.buffer.write.accumulator import MAX_CALL_BYTES, Filling, check_call
+from forebay.buffer.write.upload import BatchStorage, floor_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from forebay.buffer.clock import Clock, Random
-    from forebay.buffer.model import BatchDescriptor
+    from forebay.buffer.base.clock import Clock, Random
+    from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.store.base import ObjectStore
-    from forebay.buffer.upload import Uploaded
+    from forebay.buffer.write.upload import Uploaded
 
 _COMPACTED: Final = re.compile(r"eventlog\.from-(\d{1,19})")
 """The group whose name says the first offset retained, and whose start is the first batch still needed.

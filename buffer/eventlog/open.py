@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.eventlog.files import FilesBackend
 from forebay.buffer.eventlog.log import EventLog
 from forebay.buffer.eventlog.memory import MemoryBackend
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.eventlog.backend import Backend
     from forebay.buffer.eventlog.model import Description
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 
-from forebay.buffer.backoff import full_jitter
-from forebay.buffer.errors import Closed, Corrupt, Denied, ForebayError, InvalidInput, Unavailable
+from forebay.buffer.base.backoff import full_jitter
+from forebay.buffer.base.errors import Closed, Corrupt, Denied, ForebayError, InvalidInput, Unavailable
 from forebay.buffer.eventlog.backend import Backend, Bounds
 from forebay.buffer.eventlog.model import CompactReport, is_sealed, seal_event, unseal_event
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
 
 BUSY_SECONDS: Final = 30.0
 """How long a database that somebody else has locked is waited for."""

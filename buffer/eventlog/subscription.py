@@ -12,18 +12,18 @@ from collections import deque
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from forebay.buffer import metrics
-from forebay.buffer.checks import check_timeout, check_whole
-from forebay.buffer.closing import Closing, shows_unopened
-from forebay.buffer.errors import Closed, ForebayError, InvalidInput
+from forebay.buffer.base import metrics
+from forebay.buffer.base.checks import check_timeout, check_whole
+from forebay.buffer.base.errors import Closed, ForebayError, InvalidInput
+from forebay.buffer.base.lifecycle import Closing, shows_unopened
+from forebay.buffer.base.waiting import POLL_FLOOR
 from forebay.buffer.eventlog.model import Lagged, decode_record
-from forebay.buffer.polling import POLL_FLOOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self
 
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
     from forebay.buffer.eventlog.backend import Backend, Bounds
     from forebay.buffer.eventlog.model import Record
 

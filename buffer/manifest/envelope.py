@@ -7,8 +7,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from forebay.buffer.checksum import crc32c
-from forebay.buffer.errors import Corrupt, InvalidInput
+from forebay.buffer.base.errors import Corrupt, InvalidInput
+from forebay.buffer.format.checksum import crc32c
 
 VERSION: Final = 2
 _TRAILER: Final = struct.Struct("<IH")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.buffer.checks import MOST, Signed, Whole, check_name
-from forebay.buffer.errors import Backpressure, Corrupt, Fenced, InvalidInput, Trimmed, Unsupported
+from forebay.buffer.base.checks import MOST, Signed, Whole, check_name
+from forebay.buffer.base.errors import Backpressure, Corrupt, Fenced, InvalidInput, Trimmed, Unsupported
+from forebay.buffer.base.names import LOWEST, is_ulid, ulid_in
+from forebay.buffer.format.model import BatchDescriptor, NewBatch
 from forebay.buffer.manifest.envelope import pack, unpack
-from forebay.buffer.model import BatchDescriptor, NewBatch
-from forebay.buffer.names import LOWEST, is_ulid, ulid_in
 from forebay.buffer.store.base import check_key
 
 if TYPE_CHECKING:

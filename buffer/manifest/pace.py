@@ -6,11 +6,11 @@ from collections import deque
 from statistics import median
 from typing import TYPE_CHECKING
 
-from forebay.buffer.backoff import WriteSpacing
-from forebay.buffer.clock import SystemClock
+from forebay.buffer.base.backoff import WriteSpacing
+from forebay.buffer.base.clock import SystemClock
 
 if TYPE_CHECKING:
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
     from forebay.buffer.manifest.head import Head
 
 # An append is lost if another one lands between its read and its write: in half the time that the two take together.

@@ -15,10 +15,10 @@ from hashlib import blake2b
 from threading import RLock
 from typing import TYPE_CHECKING, TypeVar
 
-from forebay.buffer import metrics
-from forebay.buffer.checks import check_name, check_whole, parse_time
-from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.errors import (
+from forebay.buffer.base import metrics
+from forebay.buffer.base.checks import check_name, check_whole, parse_time
+from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.errors import (
     Corrupt,
     Fenced,
     ForebayError,
@@ -30,8 +30,10 @@ from forebay.buffer.errors import (
     Unknown,
     Unsupported,
 )
+from forebay.buffer.format.model import Reader
 from forebay.buffer.manifest.head import LASTING, MAX_WRITERS, BelowFloor, Head, Writer, bucket_of, trimmed
 from forebay.buffer.manifest.pace import Pace
+from forebay.buffer.manifest.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 from forebay.buffer.manifest.segments import Segments
 from forebay.buffer.manifest.state import (
     OPENDATA_MANIFEST_PATH,
@@ -44,16 +46,14 @@ from forebay.buffer.manifest.state import (
 )
 from forebay.buffer.manifest.v1 import Manifest
 from forebay.buffer.manifest.writers import WriterBuckets
-from forebay.buffer.model import Reader
-from forebay.buffer.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from forebay.buffer.batch import Version
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
+    from forebay.buffer.format.batch import Version
+    from forebay.buffer.format.model import BatchDescriptor, NewBatch
     from forebay.buffer.manifest.head import Bucket
-    from forebay.buffer.model import BatchDescriptor, NewBatch
     from forebay.buffer.store.base import ObjectStore
 
 _log = logging.getLogger("forebay.manifest")

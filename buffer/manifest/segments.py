@@ -7,19 +7,19 @@ from collections import OrderedDict
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from forebay.buffer import names
-from forebay.buffer.errors import Corrupt
+from forebay.buffer.base import names
+from forebay.buffer.base.errors import Corrupt
+from forebay.buffer.base.names import LOWEST, ulid_in
+from forebay.buffer.base.reread import read_sound
 from forebay.buffer.manifest.envelope import pack
 from forebay.buffer.manifest.head import Node, describe_all, read_node
-from forebay.buffer.names import LOWEST, ulid_in
-from forebay.buffer.reread import read_sound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
+    from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.manifest.head import Head, Ref
-    from forebay.buffer.model import BatchDescriptor
     from forebay.buffer.store.base import ObjectStore
 
 FOLDER: Final = "segments"

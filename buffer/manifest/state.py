@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from forebay.buffer.errors import Corrupt, InvalidInput
+from forebay.buffer.base.errors import Corrupt, InvalidInput
 from forebay.buffer.manifest import envelope, v1
 from forebay.buffer.manifest.head import MAX_NUMBER, Head, Owner, read_head
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS

@@ -11,8 +11,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.buffer.checks import Whole  # noqa: TC001 - msgspec reads the annotation
-from forebay.buffer.errors import Corrupt, InvalidInput, Unsupported
+from forebay.buffer.base.checks import Whole  # noqa: TC001 - msgspec reads the annotation
+from forebay.buffer.base.errors import Corrupt, InvalidInput, Unsupported
 from forebay.buffer.manifest.envelope import pack, unpack
 
 MAX_PARTITIONS: Final = 100_000

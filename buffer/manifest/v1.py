@@ -10,7 +10,7 @@ All integers are little-endian; `entry_len` counts the bytes after itself. A mis
 A `Manifest` wraps those bytes and never takes them apart as a whole: an append adds bytes before a new footer, a
 dequeue copies what is left, and only the entries that are asked for become descriptors. Sequences are contiguous, so
 the first one follows from the footer; and entries with a length before them are laid out like the records of a batch,
-so one native pass (`plain_page`) finds and checks where each begins.
+so one native pass (`block_v1`) finds and checks where each begins.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from forebay.buffer import plain_page
-from forebay.buffer.errors import Corrupt, InvalidInput
-from forebay.buffer.model import BatchDescriptor, Metadata
+from forebay.buffer.base.errors import Corrupt, InvalidInput
+from forebay.buffer.format import block_v1
+from forebay.buffer.format.model import BatchDescriptor, Metadata
 from forebay.buffer.store.base import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from forebay.buffer.model import NewBatch
+    from forebay.buffer.format.model import NewBatch
 
 VERSION: Final = 1
 _FOOTER: Final = struct.Struct("<IQQH")
@@ -149,7 +149,7 @@ class Manifest:
         if self._entries is None:
             body = memoryview(self.data)[: -_FOOTER.size]
             try:
-                entries = plain_page.read_page(body, self.count, codec=plain_page.UNCOMPRESSED, raw_size=len(body))
+                entries = block_v1.read_page(body, self.count, codec=block_v1.UNCOMPRESSED, raw_size=len(body))
             except (pa.ArrowException, OSError) as error:
                 raise self._corrupt(f"it does not hold the {self.count} entries its footer claims ({error})") from error
             left = len(body) - _LEN.size * self.count - int(entries.total_values_length)

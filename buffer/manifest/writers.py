@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from forebay.buffer import names
-from forebay.buffer.errors import Corrupt
+from forebay.buffer.base import names
+from forebay.buffer.base.errors import Corrupt
+from forebay.buffer.base.reread import read_sound
 from forebay.buffer.manifest.envelope import pack
 from forebay.buffer.manifest.head import Bucket, WriterNode, read_writer_node
-from forebay.buffer.reread import read_sound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.manifest.head import Head
     from forebay.buffer.store.base import ObjectStore
 

@@ -17,12 +17,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.base.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from forebay.buffer.errors import StoreError
+    from forebay.buffer.base.errors import StoreError
 
 Data: TypeAlias = bytes | bytearray | memoryview
 """Bytes in any form that need not be copied."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from forebay.buffer.errors import Denied, ForebayError, InvalidInput, NotFound, Unavailable, Unsupported
+from forebay.buffer.base.errors import Denied, ForebayError, InvalidInput, NotFound, Unavailable, Unsupported
 from forebay.buffer.store.base import InDoubt, NotApplied
 
 if TYPE_CHECKING:

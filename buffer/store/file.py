@@ -27,10 +27,10 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from forebay.buffer.backoff import full_jitter
-from forebay.buffer.checks import check_seconds
-from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.errors import Denied, InvalidInput, NotFound, StoreError, Unavailable, Unknown, Unsupported
+from forebay.buffer.base.backoff import full_jitter
+from forebay.buffer.base.checks import check_seconds
+from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.errors import Denied, InvalidInput, NotFound, StoreError, Unavailable, Unknown, Unsupported
 from forebay.buffer.store.base import (
     Applied,
     Data,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from io import FileIO
 
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
 
 _RESERVED = ".forebay-"
 _LOCK_NAME = _RESERVED + "lock"

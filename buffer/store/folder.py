@@ -9,7 +9,7 @@ from forebay.buffer.store.base import Data, ObjectInfo, ObjectStore, Outcome, St
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from forebay.buffer.errors import StoreError
+    from forebay.buffer.base.errors import StoreError
 
 
 class FolderStore(ObjectStore):

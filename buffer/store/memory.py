@@ -6,8 +6,8 @@ import os
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import NotFound
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import NotFound
 from forebay.buffer.store.base import (
     Applied,
     Data,
@@ -23,8 +23,8 @@ from forebay.buffer.store.base import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from forebay.buffer.clock import Clock
-    from forebay.buffer.errors import StoreError
+    from forebay.buffer.base.clock import Clock
+    from forebay.buffer.base.errors import StoreError
 
 
 class _Bucket:

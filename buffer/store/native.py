@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import obstore
 from obstore import store as stores
 
-from forebay.buffer.errors import InvalidInput, Unsupported
+from forebay.buffer.base.errors import InvalidInput, Unsupported
 from forebay.buffer.store.base import ObjectInfo, StoredObject
 from forebay.buffer.store.failures import NO_BUCKET, Failure, RequestFailed, broken_client, row_failure
 from forebay.buffer.store.options import NativeOptions, S3Options, redact

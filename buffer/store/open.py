@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit
 
-from forebay.buffer.errors import InvalidInput, Unsupported
+from forebay.buffer.base.errors import InvalidInput, Unsupported
 from forebay.buffer.store.base import ObjectStore, check_key
 from forebay.buffer.store.file import FileStore
 from forebay.buffer.store.memory import MemoryStore

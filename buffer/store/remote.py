@@ -6,8 +6,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
-from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.errors import ForebayError, InvalidInput, StoreError, Unavailable, Unknown
+from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.errors import ForebayError, InvalidInput, StoreError, Unavailable, Unknown
 from forebay.buffer.store.base import (
     MAX_KEY_BYTES,
     Applied,
@@ -24,7 +24,7 @@ from forebay.buffer.store.retry import Retry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.store.base import Data, Outcome
     from forebay.buffer.store.options import ClientOptions
 

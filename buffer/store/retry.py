@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from forebay.buffer.backoff import full_jitter
-from forebay.buffer.errors import Unavailable, Unknown
+from forebay.buffer.base.backoff import full_jitter
+from forebay.buffer.base.errors import Unavailable, Unknown
 from forebay.buffer.store.failures import RequestFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.store.failures import Failure
 
 _T = TypeVar("_T")

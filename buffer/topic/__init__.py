@@ -6,7 +6,7 @@ from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, To
 from forebay.buffer.topic.consumer import TopicConsumer
 from forebay.buffer.topic.groups import PartitionState, TopicGroups, TopicGroupState, TopicState, describe_topic
 from forebay.buffer.topic.growth import Growth, add_partitions, create_topic
-from forebay.buffer.topic.held import HeldTopic
+from forebay.buffer.topic.holds import HeldTopic
 from forebay.buffer.topic.keys import partition_for
 from forebay.buffer.topic.producer import TopicFlush, TopicProducer
 from forebay.buffer.topic.topic import Topic, buffers_at

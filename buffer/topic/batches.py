@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.manifest.topic import partition_name
+from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store.folder import FolderStore
 from forebay.buffer.store.retry import RETRY_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
     from forebay.buffer.consumer import Lag
-    from forebay.buffer.fetch import Batch
-    from forebay.buffer.model import BatchDescriptor
+    from forebay.buffer.format.model import BatchDescriptor
+    from forebay.buffer.read.fetch import Batch
     from forebay.buffer.store import ObjectStore
 
 

@@ -8,12 +8,12 @@ from itertools import islice
 from threading import Condition, RLock
 from typing import TYPE_CHECKING
 
-from forebay.buffer.checks import check_seconds
-from forebay.buffer.clock import SystemClock
-from forebay.buffer.closing import Closing, shows_unopened
+from forebay.buffer.base.checks import check_seconds
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import Closed, Fenced, ForebayError, InvalidInput, NotFound, Timeout
+from forebay.buffer.base.lifecycle import Closing, shows_unopened
+from forebay.buffer.base.waiting import POLL_FLOOR, Arrivals, count_race
 from forebay.buffer.consumer import MAX_SKIPS, Consumer
-from forebay.buffer.errors import Closed, Fenced, ForebayError, InvalidInput, NotFound, Timeout
-from forebay.buffer.polling import POLL_FLOOR, Arrivals, count_race
 from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic, check_place, in_parallel
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any, Literal
 
-    from forebay.buffer.clock import Clock, Random
-    from forebay.buffer.model import BatchDescriptor
+    from forebay.buffer.base.clock import Clock, Random
+    from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.store import StoreUrl
 
 

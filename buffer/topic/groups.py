@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from forebay.buffer.errors import InvalidInput, NotFound
+from forebay.buffer.base.errors import InvalidInput, NotFound
 from forebay.buffer.groups import Groups, GroupState
 from forebay.buffer.manifest import Head
 from forebay.buffer.manifest.topic import MAX_PARTITIONS
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.manifest.topic import TopicRecord
     from forebay.buffer.store import StoreUrl
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from forebay.buffer.clock import system_random
-from forebay.buffer.errors import InvalidInput, Timeout, Unknown
+from forebay.buffer.base.clock import system_random
+from forebay.buffer.base.errors import InvalidInput, Timeout, Unknown
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.state import check_no_remains
 from forebay.buffer.manifest.topic import MAX_PARTITIONS, TopicRecord, partition_name
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
 
-    from forebay.buffer.clock import Clock, Random
-    from forebay.buffer.register import Register
+    from forebay.buffer.base.clock import Clock, Random
+    from forebay.buffer.manifest.register import Register
 
 _log = logging.getLogger("forebay.topic")
 

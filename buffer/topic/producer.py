@@ -11,28 +11,28 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from forebay.buffer.batch import DEFAULT_LEVEL
-from forebay.buffer.checks import check_seconds, check_timeout
-from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.closing import AsyncClosing, shows_unopened
-from forebay.buffer.errors import Backpressure, Closed, ForebayError, InvalidInput, StoreError, Timeout
-from forebay.buffer.filling import check_call
+from forebay.buffer.base.checks import check_seconds, check_timeout
+from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.errors import Backpressure, Closed, ForebayError, InvalidInput, StoreError, Timeout
+from forebay.buffer.base.lifecycle import AsyncClosing, shows_unopened
+from forebay.buffer.format.batch import DEFAULT_LEVEL
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.topic.keys import partition_for
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic
+from forebay.buffer.write.accumulator import check_call
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Generator, Mapping, Sequence
     from typing import Any
 
-    from forebay.buffer.batch import Compression
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.coordinator import Durability, FlushHandle
-    from forebay.buffer.filling import Call, Entries
+    from forebay.buffer.format.batch import Compression
     from forebay.buffer.producer import ProduceHandle
     from forebay.buffer.store import StoreUrl
+    from forebay.buffer.write.accumulator import Call, Entries
 
 _log = logging.getLogger("forebay.producer")
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from forebay.buffer.checks import parse_time
-from forebay.buffer.clock import system_random
-from forebay.buffer.closing import shows_unopened
-from forebay.buffer.errors import Corrupt, ForebayError, InvalidInput, NotFound, NotReady
+from forebay.buffer.base.checks import parse_time
+from forebay.buffer.base.clock import system_random
+from forebay.buffer.base.errors import Corrupt, ForebayError, InvalidInput, NotFound, NotReady
+from forebay.buffer.base.lifecycle import shows_unopened
 from forebay.buffer.groups import GroupReader, check_group_name
 from forebay.buffer.manifest import Queue, read_state
+from forebay.buffer.manifest.register import Register, Snapshot
 from forebay.buffer.manifest.topic import IsTopic, TopicRecord, partition_name, read_record
-from forebay.buffer.register import Register, Snapshot
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.folder import FolderStore
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from typing import Any
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
 
 RECORD_KEY: Final = "manifest"
 LOOK_SECONDS: Final = 10.0

@@ -22,7 +22,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
 
 INTERRUPTED: Final = 130
 _TERMINATED: Final = 143
@@ -181,7 +181,7 @@ def _unwinding_on_sigterm() -> Iterator[None]:
 
 
 def _explain(error: Exception) -> int:
-    from forebay.buffer.errors import ForebayError  # noqa: PLC0415 - loads Arrow, which --help does without
+    from forebay.buffer.base.errors import ForebayError  # noqa: PLC0415 - loads Arrow, which --help does without
     from forebay.cli.output import write_error  # noqa: PLC0415
 
     if isinstance(error, ForebayError | OSError):

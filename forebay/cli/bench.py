@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 import click
 import pyarrow as pa
 
-from forebay.buffer.batch import decode_batch, encode_batch
-from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.names import mint
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.names import mint
+from forebay.buffer.format.batch import decode_batch, encode_batch
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.folder import FolderStore
 from forebay.cli.output import write_json, write_note, write_table
@@ -21,7 +21,7 @@ from forebay.cli.target import Target, json_option, remove_folder, takes_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
     from forebay.buffer.store import ObjectStore
 
 _WORKERS: Final = 4

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from forebay.buffer.clock import SystemClock
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import InvalidInput
-from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.topic import IsTopic
+from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.topic import TopicConsumer
 from forebay.cli.output import format_option, write_entries, write_note
 from forebay.cli.target import Target, parse_place, takes_url
@@ -20,7 +20,7 @@ from forebay.cli.target import Target, parse_place, takes_url
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from forebay.buffer.fetch import Batch
+    from forebay.buffer.read.fetch import Batch
     from forebay.buffer.store import ObjectStore
 
 _LOOK_BACK: Final = 64

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.errors import ForebayError, NotFound
-from forebay.buffer.names import mint
-from forebay.buffer.stats import describe_all, total
+from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.errors import ForebayError, NotFound
+from forebay.buffer.base.names import mint
+from forebay.buffer.inspect.stats import describe_all, total
 from forebay.buffer.store import open_store
 from forebay.buffer.store.base import Applied, NotApplied
 from forebay.cli.output import age, count, write_json, write_line
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
     from forebay.buffer.store import ObjectStore
     from forebay.buffer.store.base import Outcome
     from forebay.cli import Session

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from forebay.buffer.checks import check_seconds
-from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import ForebayError, InvalidInput, Unsupported
+from forebay.buffer.base.checks import check_seconds
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import ForebayError, InvalidInput, Unsupported
 from forebay.cli.output import write_error, write_json, write_line
 from forebay.cli.target import Target, events_option, json_option, takes_url
 from forebay.gc.collector import Collector

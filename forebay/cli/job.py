@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.base.errors import InvalidInput
 from forebay.cli.target import options_for
 from forebay.runtime import (
     BufferSink,

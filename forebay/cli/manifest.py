@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from forebay.buffer.errors import NotFound
-from forebay.buffer.fetch import FetchHandle
+from forebay.buffer.base.errors import NotFound
 from forebay.buffer.manifest import Head, Queue
+from forebay.buffer.read.fetch import FetchHandle
 from forebay.cli.output import format_option, write_entries, write_line
 from forebay.cli.target import Target, takes_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forebay.buffer.model import BatchDescriptor
+    from forebay.buffer.format.model import BatchDescriptor
 
 _AT_ONCE: Final = 1000
 

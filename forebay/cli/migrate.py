@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from forebay.buffer.migrate import migrate as migrate_buffer
+from forebay.buffer.inspect.migrate import migrate as migrate_buffer
 from forebay.cli.output import count, write_json, write_line
 from forebay.cli.target import Target, json_option, takes_url
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forebay.buffer.errors import Denied, ForebayError, Unavailable
+from forebay.buffer.base.errors import Denied, ForebayError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from forebay.buffer.fetch import Batch
+    from forebay.buffer.read.fetch import Batch
 
 _HINTS: dict[type[ForebayError], str] = {
     Denied: "check the credentials: --option key=… --option secret=…, or the environment",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from forebay.buffer.batch import MAX_ENTRY_BYTES
-from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import ForebayError, InvalidInput
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import ForebayError, InvalidInput
+from forebay.buffer.format.batch import MAX_ENTRY_BYTES
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.state import OPENDATA_MANIFEST_PATH
 from forebay.buffer.manifest.topic import IsTopic

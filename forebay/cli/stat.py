@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from forebay.buffer.checks import check_seconds
-from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import ForebayError, NotFound, Unavailable
-from forebay.buffer.stats import BufferStats, describe_all, total
+from forebay.buffer.base.checks import check_seconds
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import ForebayError, NotFound, Unavailable
+from forebay.buffer.inspect.stats import BufferStats, describe_all, total
 from forebay.buffer.store.folder import FolderStore
 from forebay.cli.output import age, count, size, write_error, write_json, write_line, write_table
 from forebay.cli.target import Target, json_option, takes_url
 
 if TYPE_CHECKING:
-    from forebay.buffer.stats import Total
+    from forebay.buffer.inspect.stats import Total
     from forebay.buffer.store import ObjectStore
 
 _AFTER_SLASH: Final = chr(ord("/") + 1)

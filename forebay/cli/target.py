@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.eventlog import AuditTrail, open_event_log
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.topic import IsTopic
@@ -22,7 +22,7 @@ from forebay.buffer.topic import buffers_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
     from forebay.buffer.eventlog import EventLog
     from forebay.buffer.store import ObjectStore
     from forebay.cli import Session

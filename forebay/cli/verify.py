@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from forebay.buffer.errors import ForebayError
-from forebay.buffer.findings import Severity
-from forebay.buffer.verify import verify as verify_buffer
+from forebay.buffer.base.errors import ForebayError
+from forebay.buffer.inspect.findings import Severity
+from forebay.buffer.inspect.verify import verify as verify_buffer
 from forebay.cli.output import write_error, write_json, write_line
 from forebay.cli.target import Target, json_option, takes_url
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from forebay.buffer.errors import NotFound
+from forebay.buffer.base.errors import NotFound
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.topic import Topic

@@ -5,19 +5,19 @@ from __future__ import annotations
 from threading import Event
 from typing import TYPE_CHECKING
 
-from forebay.buffer.checks import check_seconds
-from forebay.buffer.clock import SystemClock
-from forebay.buffer.closing import Closing, shows_unopened
+from forebay.buffer.base.checks import check_seconds
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.lifecycle import Closing, shows_unopened
 from forebay.ui.letters import Letters
 from forebay.ui.sampler import Sampler
 from forebay.ui.server import Server
+from forebay.ui.subject import Watched
 from forebay.ui.trail import Trail
-from forebay.ui.watched import Watched
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
     from forebay.buffer.eventlog import EventLog
     from forebay.buffer.store import ObjectStore
 

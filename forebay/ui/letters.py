@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from forebay.buffer.errors import Corrupt, NotFound
-from forebay.buffer.stats import total
+from forebay.buffer.base.errors import Corrupt, NotFound
+from forebay.buffer.inspect.stats import total
 from forebay.runtime.dead_letter import DeadLetter
 
 if TYPE_CHECKING:
-    from forebay.buffer.model import BatchDescriptor
-    from forebay.ui.watched import Watched
+    from forebay.buffer.format.model import BatchDescriptor
+    from forebay.ui.subject import Watched
 
 _SHOWN: Final = 5
 _LONGEST_TEXT: Final = 500

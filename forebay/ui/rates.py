@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from forebay.buffer.stats import BufferStats
+    from forebay.buffer.inspect.stats import BufferStats
 
 WINDOW_SECONDS: Final = 30.0
 """Readers acknowledge by the hundred and producers list by the flush: over less than that a rate is a saw."""

@@ -7,16 +7,16 @@ from collections import deque
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, Final
 
-from forebay.buffer.errors import Corrupt, Denied, ForebayError, NotFound, Unavailable
-from forebay.buffer.stats import total
+from forebay.buffer.base.errors import Corrupt, Denied, ForebayError, NotFound, Unavailable
+from forebay.buffer.inspect.stats import total
 from forebay.ui.rates import Meter, Rates
 
 if TYPE_CHECKING:
-    from forebay.buffer.clock import Clock
-    from forebay.buffer.stats import Total
+    from forebay.buffer.base.clock import Clock
+    from forebay.buffer.inspect.stats import Total
     from forebay.ui.letters import Letters
+    from forebay.ui.subject import Listed, Part, Watched
     from forebay.ui.trail import Trail
-    from forebay.ui.watched import Listed, Part, Watched
 
 _log = logging.getLogger("forebay.ui")
 

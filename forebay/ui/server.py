@@ -17,13 +17,13 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
 
 _log = logging.getLogger("forebay.ui")
 

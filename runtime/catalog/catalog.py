@@ -5,10 +5,10 @@ from __future__ import annotations
 from os import PathLike
 from typing import TYPE_CHECKING, Final
 
-from forebay.buffer.checks import check_seconds, check_whole
-from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.closing import Closing, shows_unopened
-from forebay.buffer.errors import Closed, InvalidInput, NotReady, Timeout
+from forebay.buffer.base.checks import check_seconds, check_whole
+from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.errors import Closed, InvalidInput, NotReady, Timeout
+from forebay.buffer.base.lifecycle import Closing, shows_unopened
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic.keys import partition_for
 from forebay.runtime.catalog.follower import WRITE_ID, Follower, Pending
@@ -18,7 +18,7 @@ from forebay.runtime.catalog.view import check_first_state
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.eventlog import EventLog
     from forebay.runtime.catalog.model import Change, DeletionState, Segment, SegmentUpdate
 

@@ -6,8 +6,8 @@ import logging
 from threading import Condition, Lock, Thread
 from typing import TYPE_CHECKING, Final
 
-from forebay.buffer.backoff import full_jitter
-from forebay.buffer.errors import Closed, ForebayError, InvalidInput
+from forebay.buffer.base.backoff import full_jitter
+from forebay.buffer.base.errors import Closed, ForebayError, InvalidInput
 from forebay.buffer.eventlog import Lagged
 from forebay.runtime.catalog.model import decode_change
 from forebay.runtime.catalog.snapshot import CatalogSnapshot, load_snapshot, write_snapshot
@@ -16,7 +16,7 @@ from forebay.runtime.catalog.view import View
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from forebay.buffer.clock import Clock, Random
+    from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.eventlog import EventLog, Record, Subscription
     from forebay.buffer.store import ObjectStore
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from forebay.buffer.checks import MOST, Signed, Whole
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.base.checks import MOST, Signed, Whole
+from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.eventlog import Event
 
 if TYPE_CHECKING:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta, Struct
 
-from forebay.buffer.checks import MOST
-from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import ForebayError, NotFound
+from forebay.buffer.base.checks import MOST
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import ForebayError, NotFound
+from forebay.buffer.base.reread import read_sound
 from forebay.buffer.manifest.envelope import pack, unpack
-from forebay.buffer.reread import read_sound
 from forebay.runtime.catalog.view import PartitionDump  # noqa: TC001 - msgspec reads the annotation
 
 if TYPE_CHECKING:
-    from forebay.buffer.clock import Clock
+    from forebay.buffer.base.clock import Clock
     from forebay.buffer.store import ObjectStore
 
 _log = logging.getLogger("forebay.catalog")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.buffer.checks import Signed, Whole  # noqa: TC001 - msgspec reads the annotations
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.base.checks import Signed, Whole  # noqa: TC001 - msgspec reads the annotations
+from forebay.buffer.base.errors import InvalidInput
 from forebay.runtime.catalog.model import (
     DELETION_STEPS,
     SEGMENT_STEPS,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.buffer.errors import Fenced, ForebayError, InvalidInput
+from forebay.buffer.base.errors import Fenced, ForebayError, InvalidInput
 from forebay.buffer.producer import Producer
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.topic import Topic, partition_for

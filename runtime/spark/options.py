@@ -9,8 +9,8 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from forebay.buffer.checks import check_seconds, check_whole
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.base.checks import check_seconds, check_whole
+from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.store import open_store
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from forebay.buffer.store.options import seal, unseal
-from forebay.runtime.spark.rows import SCHEMA
+from forebay.runtime.spark.read.rows import SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -42,24 +42,24 @@ class ForebaySource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what plans and runs a batch read."""
-        from forebay.runtime.spark.reader import open_reader  # noqa: PLC0415
+        from forebay.runtime.spark.read.batch_reader import open_reader  # noqa: PLC0415
 
         return open_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what plans and runs a stream."""
-        from forebay.runtime.spark.stream import StreamReader  # noqa: PLC0415
+        from forebay.runtime.spark.read.stream import StreamReader  # noqa: PLC0415
 
         return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return what writes a DataFrame."""
-        from forebay.runtime.spark.writer import BatchWriter  # noqa: PLC0415
+        from forebay.runtime.spark.write.writer import BatchWriter  # noqa: PLC0415
 
         return BatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """Return what writes a streaming DataFrame."""
-        from forebay.runtime.spark.writer import StreamWriter  # noqa: PLC0415
+        from forebay.runtime.spark.write.writer import StreamWriter  # noqa: PLC0415
 
         return StreamWriter(self.options, schema, overwrite)

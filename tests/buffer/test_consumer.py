@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer.batch import encode_batch
+from forebay.buffer.base.errors import Closed, Corrupt, Fenced, InvalidInput, NotFound, Unavailable
 from forebay.buffer.consumer import DEQUEUE_EVERY, Consumer, Lag
-from forebay.buffer.errors import Closed, Corrupt, Fenced, InvalidInput, NotFound, Unavailable
+from forebay.buffer.format.batch import encode_batch
+from forebay.buffer.format.model import BatchDescriptor, Metadata, NewBatch
 from forebay.buffer.manifest import Manifest, Queue
-from forebay.buffer.model import BatchDescriptor, Metadata, NewBatch
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.folder import FolderStore
 from forebay.buffer.store.memory import MemoryStore

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer.batch import encode_batch
-from forebay.buffer.checksum import crc32c
+from forebay.buffer.base.errors import Corrupt, Fenced, InvalidInput, NotFound, Trimmed, Unsupported
 from forebay.buffer.consumer import DEQUEUE_EVERY, Consumer
-from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, NotFound, Trimmed, Unsupported
+from forebay.buffer.format.batch import encode_batch
+from forebay.buffer.format.checksum import crc32c
+from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.groups import Cursor, Groups, GroupState, cursor_key
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.manifest.head import KEPT_ENTRIES
-from forebay.buffer.model import Facts, NewBatch
 from forebay.buffer.store.base import InDoubt, StoredObject
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock

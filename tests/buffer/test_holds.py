@@ -17,12 +17,21 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer import names
-from forebay.buffer.errors import Closed, Corrupt, Fenced, InvalidInput, NotFound, Trimmed, Unavailable, Unsupported
+from forebay.buffer.base import names
+from forebay.buffer.base.errors import (
+    Closed,
+    Corrupt,
+    Fenced,
+    InvalidInput,
+    NotFound,
+    Trimmed,
+    Unavailable,
+    Unsupported,
+)
+from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.holds import HeldRange, hold, hold_uploads, keep_hold
 from forebay.buffer.manifest import BelowFloor, Head, Manifest, Queue
 from forebay.buffer.manifest.head import KEPT_ENTRIES, Hold
-from forebay.buffer.model import Facts, NewBatch
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
 

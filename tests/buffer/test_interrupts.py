@@ -12,13 +12,13 @@ from typing import Any, Self
 
 import pytest
 
-from forebay.buffer import metrics
-from forebay.buffer.batch import encode_batch
+from forebay.buffer.base import metrics
+from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.base.waiting import Arrivals
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.format.batch import encode_batch
+from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Queue
-from forebay.buffer.model import NewBatch
-from forebay.buffer.polling import Arrivals
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, TopicConsumer, create_topic
 

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import pytest
 
+from forebay.buffer.base.errors import Denied, InvalidInput, NotFound, StoreError, Unavailable
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Denied, InvalidInput, NotFound, StoreError, Unavailable
-from forebay.buffer.fetch import FetchHandle
 from forebay.buffer.manifest import Queue
 from forebay.buffer.producer import Producer
+from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store.base import InDoubt
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import TopicConsumer, TopicProducer, create_topic

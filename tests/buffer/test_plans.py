@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer.batch import encode_batch
+from forebay.buffer.base.errors import Fenced, InvalidInput, Unsupported
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Fenced, InvalidInput, Unsupported
+from forebay.buffer.format.batch import encode_batch
+from forebay.buffer.format.model import NewBatch
 from forebay.buffer.groups import Cursor, Groups, cursor_key
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.envelope import pack, unpack
-from forebay.buffer.model import NewBatch
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import WRITE_FAULTS, Fault, FaultyStore, ManualClock
 

@@ -18,9 +18,7 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from forebay.buffer.consumer import Consumer
-from forebay.buffer.coordinator import ApplyFailed, Durability, FlushFailed
-from forebay.buffer.errors import (
+from forebay.buffer.base.errors import (
     Backpressure,
     Closed,
     Corrupt,
@@ -30,14 +28,16 @@ from forebay.buffer.errors import (
     Unknown,
     Unsupported,
 )
-from forebay.buffer.fetch import Batch
-from forebay.buffer.filling import FLUSH_METADATA_BYTES, FLUSH_METADATA_BYTES_V1, MAX_METADATA_BYTES
+from forebay.buffer.base.names import at_time, ulid_in
+from forebay.buffer.consumer import Consumer
+from forebay.buffer.coordinator import ApplyFailed, Durability, FlushFailed
+from forebay.buffer.format.model import Metadata, NewBatch
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.head import MAX_WRITERS
-from forebay.buffer.model import Metadata, NewBatch
-from forebay.buffer.names import at_time, ulid_in
 from forebay.buffer.producer import Producer
+from forebay.buffer.read.fetch import Batch
 from forebay.buffer.store.memory import MemoryStore
+from forebay.buffer.write.accumulator import FLUSH_METADATA_BYTES, FLUSH_METADATA_BYTES_V1, MAX_METADATA_BYTES
 from forebay.testing import Fault, FaultyStore, ManualClock
 from forebay.testing.servers import SeaweedServer
 
@@ -614,7 +614,7 @@ def test_batch_that_memory_is_too_short_for_fails_alone(monkeypatch: pytest.Monk
     inner = MemoryStore("memory://short-of-memory")
     with Producer(inner, flush_interval=NEVER, clock=ManualClock()) as producer:
         with monkeypatch.context() as short:
-            short.setattr("forebay.buffer.upload.encode_blocks", refuse_memory)
+            short.setattr("forebay.buffer.write.upload.encode_blocks", refuse_memory)
             lost = producer.produce(b"lost")
             with pytest.raises(Unavailable, match="memory ran short"):
                 producer.flush().result()
@@ -636,7 +636,7 @@ def test_no_batch_is_larger_than_readers_take(monkeypatch: pytest.MonkeyPatch, f
 
 
 def test_batch_that_no_reader_would_take_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.buffer.upload.DEFAULT_MAX_RAW_BYTES", 100)
+    monkeypatch.setattr("forebay.buffer.write.upload.DEFAULT_MAX_RAW_BYTES", 100)
     inner = MemoryStore("memory://unreadable")
     with Producer(inner, flush_interval=NEVER, clock=ManualClock()) as producer:
         producer.produce(b"x" * 97)
@@ -722,7 +722,7 @@ def test_call_that_memory_is_too_short_for_keeps_later_numbers_out_too(
         handles.append(producer.produce(b"1", number=1))
         handles[0].wait(durability=Durability.APPLIED)
     with monkeypatch.context() as short:
-        short.setattr("forebay.buffer.filling.Blocks.add_small", refuse_memory)
+        short.setattr("forebay.buffer.write.accumulator.Blocks.add_small", refuse_memory)
         lost = producer.produce(b"2", number=2)
         with pytest.raises(ApplyFailed):
             lost.wait(durability=Durability.APPLIED)
@@ -966,7 +966,7 @@ def test_error_that_stops_a_producer_leaves_open_what_became_of_its_calls(monkey
     def break_down(*_args: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("forebay.buffer.upload.BatchUploader.flush_storage", break_down)
+    monkeypatch.setattr("forebay.buffer.write.upload.BatchUploader.flush_storage", break_down)
     producer = Producer("memory://broken-down", flush_interval=0.001)
     with pytest.raises(Unknown) as told:
         producer.produce(b"x").result(timeout=60)

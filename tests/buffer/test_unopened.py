@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from forebay import Consumer, Producer, hold
-from forebay.buffer.errors import Unsupported
+from forebay.buffer.base.errors import Unsupported
 from forebay.buffer.eventlog import EventLog, open_event_log
 from forebay.buffer.eventlog.subscription import Subscription
 from forebay.buffer.holds import HeldRange
 from forebay.buffer.topic import Topic, TopicConsumer, TopicProducer, create_topic
-from forebay.buffer.topic.held import HeldTopic
+from forebay.buffer.topic.holds import HeldTopic
 from forebay.runtime import CallableSink, Runtime
 from forebay.runtime.catalog import Catalog
 

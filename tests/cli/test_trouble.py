@@ -12,7 +12,7 @@ from threading import Semaphore
 import pytest
 
 import forebay
-from forebay.buffer.errors import Denied
+from forebay.buffer.base.errors import Denied
 from forebay.buffer.store.base import Applied
 from forebay.buffer.store.memory import MemoryStore
 from forebay.cli import _COMMANDS, main

@@ -6,7 +6,7 @@ import os
 import pickle
 import sys
 
-from forebay.buffer.errors import ForebayError
+from forebay.buffer.base.errors import ForebayError
 from forebay.buffer.store import ObjectStore
 
 

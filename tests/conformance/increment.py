@@ -6,8 +6,8 @@ import json
 import pickle
 import sys
 
-from forebay.buffer.backoff import full_jitter
-from forebay.buffer.clock import SystemClock, system_random
+from forebay.buffer.base.backoff import full_jitter
+from forebay.buffer.base.clock import SystemClock, system_random
 from forebay.buffer.store import Applied, InDoubt, ObjectStore
 
 

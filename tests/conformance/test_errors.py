@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forebay.buffer.errors import Denied, ForebayError, InvalidInput, NotFound, Unavailable, Unknown, Unsupported
+from forebay.buffer.base.errors import Denied, ForebayError, InvalidInput, NotFound, Unavailable, Unknown, Unsupported
 from forebay.buffer.store import InDoubt, NotApplied, ObjectStore, open_store
 from forebay.testing.proxy import CannedServer, http_answer
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay.buffer.errors import ForebayError
+from forebay.buffer.base.errors import ForebayError
 
 if TYPE_CHECKING:
     from conftest import Backend, Script

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.base.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

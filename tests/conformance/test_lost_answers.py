@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay.buffer.errors import NotFound, Unavailable
+from forebay.buffer.base.errors import NotFound, Unavailable
 from forebay.buffer.store import Applied, InDoubt, NotApplied, ObjectStore
 from forebay.testing.proxy import Fault, FaultProxy
 

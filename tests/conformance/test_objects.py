@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay.buffer.errors import InvalidInput, NotFound
+from forebay.buffer.base.errors import InvalidInput, NotFound
 from forebay.buffer.store import Applied, NotApplied
 
 if TYPE_CHECKING:

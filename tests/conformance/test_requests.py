@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from forebay.buffer.errors import Unavailable, Unknown
+from forebay.buffer.base.errors import Unavailable, Unknown
 from forebay.buffer.store import Applied, InDoubt, ObjectStore
 from forebay.testing.proxy import CannedServer, Fault, FaultProxy, http_answer
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer.errors import InvalidInput, Unavailable
+from forebay.buffer.base.errors import InvalidInput, Unavailable
 from forebay.gc import Collector
 from forebay.testing import FaultyStore
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer import names
+from forebay.buffer.base import names
+from forebay.buffer.base.errors import Corrupt, Denied, InvalidInput, Trimmed, Unavailable
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Corrupt, Denied, InvalidInput, Trimmed, Unavailable
+from forebay.buffer.format.model import NewBatch
 from forebay.buffer.groups import Cursor, GroupReader, Groups, cursor_key
 from forebay.buffer.manifest import BelowFloor, Head, Queue
 from forebay.buffer.manifest.envelope import pack
 from forebay.buffer.manifest.head import FANOUT, KEPT_ENTRIES
-from forebay.buffer.model import NewBatch
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
 from forebay.gc import Collector, Retention

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer import names
-from forebay.buffer.errors import Corrupt, Unsupported
+from forebay.buffer.base import names
+from forebay.buffer.base.errors import Corrupt, Unsupported
+from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Manifest, Queue
-from forebay.buffer.model import NewBatch
 from forebay.buffer.store.memory import MemoryStore
 from forebay.gc import Collector, Retention
 from forebay.testing import FaultyStore, ManualClock

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer.errors import Denied
+from forebay.buffer.base.errors import Denied
 from forebay.buffer.producer import Producer
 from forebay.buffer.store import open_store
 from forebay.buffer.store.memory import MemoryStore

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer.errors import ForebayError
+from forebay.buffer.base.errors import ForebayError
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import BelowFloor
 from forebay.buffer.manifest.head import FANOUT, KEPT_ENTRIES

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer.errors import Denied, StoreError
+from forebay.buffer.base.errors import Denied, StoreError
 from forebay.buffer.eventlog import AUDIT_TOPIC, AuditTrail, EventLog, object_history, open_event_log
 from forebay.buffer.store.folder import FolderStore
 from forebay.testing import Crash, Fault, FaultyStore

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from forebay import Consumer, Producer
-from forebay.buffer.errors import Unavailable
+from forebay.buffer.base.errors import Unavailable
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store import file as file_module

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer.errors import Fenced
+from forebay.buffer.base.errors import Fenced
 from forebay.buffer.holds import HeldRange, KeptHold, Ticket, hold, hold_uploads, keep_hold
 from forebay.buffer.manifest.head import COUNTED_HOLDS, Hold
 from forebay.gc import Collector

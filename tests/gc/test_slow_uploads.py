@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from forebay.buffer.base.errors import Unavailable
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Unavailable
 from forebay.buffer.manifest import Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore

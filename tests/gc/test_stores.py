@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from forebay.buffer.clock import SystemClock
+from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.inspect.verify import Severity, verify
 from forebay.buffer.producer import Producer
 from forebay.buffer.store import open_store
-from forebay.buffer.verify import Severity, verify
 from forebay.gc import Collector
 
 

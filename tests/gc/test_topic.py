@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer.errors import Corrupt, Denied, NotReady, Unavailable
+from forebay.buffer.base.errors import Corrupt, Denied, NotReady, Unavailable
 from forebay.buffer.eventlog import AuditTrail, open_event_log
 from forebay.buffer.manifest.topic import TopicRecord
 from forebay.buffer.store.memory import MemoryStore

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer import names
-from forebay.buffer.findings import Severity
+from forebay.buffer.base import names
+from forebay.buffer.format.model import NewBatch
 from forebay.buffer.holds import hold_uploads
+from forebay.buffer.inspect.findings import Severity
+from forebay.buffer.inspect.verify import verify
 from forebay.buffer.manifest import BelowFloor, Queue
 from forebay.buffer.manifest.head import KEPT_ENTRIES
-from forebay.buffer.model import NewBatch
 from forebay.buffer.store.memory import MemoryStore
-from forebay.buffer.verify import verify
 from forebay.testing import Fault, FaultyStore, ManualClock
 
 from .conftest import GRACE, Pool

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from forebay.buffer.checksum import crc32c
+from forebay.buffer.format.checksum import crc32c
 
 VERSION: Final = 2
 KNOWN_FEATURES: Final[frozenset[str]] = frozenset()

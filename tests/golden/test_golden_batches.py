@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from forebay.buffer.batch import decode_batch, encode_batch
+from forebay.buffer.format.batch import decode_batch, encode_batch
 
 GOLDEN = Path(__file__).parent
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.groups import Cursor
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.manifest.head import (
@@ -26,7 +27,6 @@ from forebay.buffer.manifest.head import (
     read_node,
     read_writer_node,
 )
-from forebay.buffer.model import Facts, Metadata, NewBatch
 
 HERE = Path(__file__).parent
 

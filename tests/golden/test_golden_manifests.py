@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from forebay.buffer.format.model import BatchDescriptor, Metadata, NewBatch
 from forebay.buffer.manifest.v1 import Manifest
-from forebay.buffer.model import BatchDescriptor, Metadata, NewBatch
 
 HERE = Path(__file__).parent
 

@@ -8,11 +8,11 @@ import pytest
 from decoder_cf326e9 import OldUnsupported, pack
 from decoder_cf326e9 import read_head as read_as_before
 
+from forebay.buffer.base.names import at_time
+from forebay.buffer.format.model import NewBatch
 from forebay.buffer.holds import hold, hold_uploads
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.head import Bucket, Hold, bucket_of, read_head
-from forebay.buffer.model import NewBatch
-from forebay.buffer.names import at_time
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import ManualClock
 

@@ -98,7 +98,9 @@ def test_guard_that_cannot_be_taken_out_is_reported(guard: Guard, complaint: str
 def test_test_of_a_guard_fails_without_it_and_another_does_not() -> None:
     """All the way for one guard: the copy, the edit, its test, and a test that has nothing to do with it."""
     guard = next(guard for guard in GUARDS if FILES[guard.name].name == "names.py")
-    other = replace(guard, test="tests/buffer/test_register.py::test_update_that_changes_nothing_writes_nothing")
+    other = replace(
+        guard, test="tests/buffer/manifest/test_register.py::test_update_that_changes_nothing_writes_nothing"
+    )
     with mutations.copy_of_the_tree() as copy:
         noticed, said = mutations.is_noticed(guard, FILES[guard.name], copy)
         assert noticed, said

@@ -5,11 +5,11 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from forebay.buffer.batch import encode_batch, raw_size
-from forebay.buffer.checksum import crc32c
+from forebay.buffer.format.batch import encode_batch, raw_size
+from forebay.buffer.format.checksum import crc32c
+from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Manifest, Queue
-from forebay.buffer.model import Facts, Metadata, NewBatch
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.runtime import Runtime, RuntimeConfig, RuntimeStatus, Sink, Source

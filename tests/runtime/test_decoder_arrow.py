@@ -7,7 +7,7 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from forebay.buffer.errors import Corrupt
+from forebay.buffer.base.errors import Corrupt
 from forebay.runtime.decoders import BadEntry, arrow_ipc, raw
 from forebay.testing.commits import make_batch
 

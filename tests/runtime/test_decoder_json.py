@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.buffer.errors import Corrupt, InvalidInput
+from forebay.buffer.base.errors import Corrupt, InvalidInput
 from forebay.runtime import decoders
 from forebay.runtime.decoders import BadEntry, JsonLines
 from forebay.testing.commits import make_batch

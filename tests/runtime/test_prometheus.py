@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from forebay import InvalidInput, Unsupported
-from forebay.buffer import metrics
+from forebay.buffer.base import metrics
 from forebay.runtime.prometheus import serve_metrics
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -27,7 +27,7 @@ PROGRAM = textwrap.dedent("""
     from prometheus_client.parser import text_string_to_metric_families
 
     import forebay
-    from forebay.buffer import metrics
+    from forebay.buffer.base import metrics
     from forebay.runtime import CallableSink, Runtime, Source
     from forebay.runtime.prometheus import serve_metrics
 

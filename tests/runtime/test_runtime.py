@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 from filled import NoPauses, acked, append_data, fill, new_buffer, run
 
-from forebay.buffer.batch import encode_batch
+from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import InvalidInput
-from forebay.buffer.fetch import Batch
+from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Queue
 from forebay.buffer.producer import Producer
+from forebay.buffer.read.fetch import Batch
 from forebay.buffer.topic import TopicProducer, create_topic
 from forebay.runtime import Combining, Commit, Runtime, RuntimeConfig, Source
 from forebay.runtime.contract import Answer

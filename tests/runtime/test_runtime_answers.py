@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 from filled import acked, append_data, fill, new_buffer, run
 
-from forebay.buffer.batch import encode_batch
-from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import (
+from forebay.buffer.base.errors import (
     Backpressure,
     Corrupt,
     Denied,
@@ -21,6 +19,8 @@ from forebay.buffer.errors import (
     Unavailable,
     Unknown,
 )
+from forebay.buffer.consumer import Consumer
+from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Queue
 from forebay.runtime import (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from filled import NoPauses, acked, fill, new_buffer
 
+from forebay.buffer.base.errors import Fenced, ForebayError
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Fenced, ForebayError
 from forebay.buffer.store.memory import MemoryStore
 from forebay.runtime import Combining, Commit, Committed, Runtime, RuntimeConfig, Source
 from forebay.runtime.contract import Answer

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from filled import acked, new_buffer, run
 
+from forebay.buffer.base.errors import Fenced
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Fenced
 from forebay.buffer.eventlog import AUDIT_TOPIC, AuditTrail, EventLog, object_history, open_event_log
-from forebay.buffer.fetch import Batch
 from forebay.buffer.producer import Producer
+from forebay.buffer.read.fetch import Batch
 from forebay.runtime import Halted
 from forebay.testing.ledger import LedgerSink
 

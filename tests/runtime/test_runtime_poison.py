@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from filled import NoPauses, acked, append_data, fill, new_buffer, run
 
-from forebay.buffer.batch import encode_batch
+from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Corrupt, InvalidInput, NotFound
-from forebay.buffer.fetch import Batch
+from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.manifest import Queue
 from forebay.buffer.producer import Producer
+from forebay.buffer.read.fetch import Batch
 from forebay.buffer.store.memory import MemoryStore
 from forebay.runtime import Combining, DeadLetter, Fatal, Halted
 from forebay.testing import Fault, FaultyStore, ManualClock
@@ -232,7 +232,7 @@ def test_lack_of_memory_to_put_batches_together_is_no_poison(
     def run_out(*_tables: object, **_settings: object) -> None:
         raise pa.ArrowMemoryError("malloc of size 1000000 failed")
 
-    monkeypatch.setattr("forebay.runtime.portion.pa.concat_tables", run_out)
+    monkeypatch.setattr("forebay.runtime.stages.portions.pa.concat_tables", run_out)
     store, sink = new_buffer("memory-is-short-later"), LedgerSink()
     sink.combining = Combining(target_bytes=100)
     with pytest.raises(Halted, match="malloc of size"):

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from filled import NoPauses, fill
 
+from forebay.buffer.base.errors import InvalidInput, NotFound
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import InvalidInput, NotFound
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import TopicProducer, create_topic
 from forebay.runtime import Runtime, RuntimeConfig, Source

@@ -11,7 +11,7 @@ from filled import new_buffer, run
 
 from forebay.buffer.eventlog import AuditTrail, EventLog
 from forebay.buffer.eventlog.memory import MemoryBackend
-from forebay.buffer.fetch import Batch
+from forebay.buffer.read.fetch import Batch
 from forebay.runtime import Committed
 from forebay.runtime.contract import Commit, CommitIdentity
 from forebay.runtime.sinks import CallableSink

@@ -29,14 +29,14 @@ from machine_processes import (
     pick,
 )
 
-from forebay.buffer import names
+from forebay.buffer.base import names
+from forebay.buffer.base.errors import Corrupt, Fenced, ForebayError, Trimmed, Unknown, Unsupported
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Corrupt, Fenced, ForebayError, Trimmed, Unknown, Unsupported
+from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.groups import GroupReader, Groups, cursor_key
 from forebay.buffer.holds import HeldRange, HeldUploads, hold, hold_uploads
 from forebay.buffer.manifest import BelowFloor, Queue, head
-from forebay.buffer.model import Facts, NewBatch
-from forebay.buffer.register import Limits
+from forebay.buffer.manifest.register import Limits
 from forebay.buffer.store.memory import MemoryStore
 from forebay.gc import CollectionReport, Collector
 from forebay.testing import Crash, ManualClock

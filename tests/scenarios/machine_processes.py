@@ -8,9 +8,9 @@ from random import Random
 from typing import TypeVar
 
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.format.model import NewBatch
 from forebay.buffer.holds import HeldRange
 from forebay.buffer.manifest import Queue, head
-from forebay.buffer.model import NewBatch
 from forebay.testing import WRITE_FAULTS, Crash, Fault, FaultyStore, ManualClock
 from forebay.testing.watched import WatchedStore
 

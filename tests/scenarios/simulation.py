@@ -18,10 +18,10 @@ from simulation_readers import Consuming
 from simulation_world import EXPECTED, Process, Simulation
 from simulation_writers import Input, Lasting, Loading, Producing
 
-from forebay.buffer.errors import Closed, Fenced, InvalidInput
+from forebay.buffer.base.errors import Closed, Fenced, InvalidInput
 from forebay.buffer.groups import Groups
 from forebay.buffer.holds import HeldRange, hold
-from forebay.buffer.migrate import migrate
+from forebay.buffer.inspect.migrate import migrate
 from forebay.gc import Collector
 
 

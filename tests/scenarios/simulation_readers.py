@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from simulation_world import EXPECTED, Process, Simulation, place_of
 
+from forebay.buffer.base.errors import Fenced, NotFound, Trimmed, Unknown, Unsupported
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Fenced, NotFound, Trimmed, Unknown, Unsupported
+from forebay.buffer.format.model import BatchDescriptor
 from forebay.buffer.groups import cursor_key
-from forebay.buffer.model import BatchDescriptor
-from forebay.runtime.frontier import Frontier
-from forebay.runtime.portion import Portion
+from forebay.runtime.stages.frontier import Frontier
+from forebay.runtime.stages.portions import Portion
 
 
 class Consuming(Process):

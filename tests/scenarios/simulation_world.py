@@ -26,14 +26,14 @@ from typing import TypeVar
 from machine_processes import FAULTS, GRACE, JUMPS, LATEST_MS, TTL, NoThread
 
 from forebay.buffer import holds
-from forebay.buffer.batch import decode_batch
+from forebay.buffer.base.errors import Closed, Fenced, NotFound, Timeout, Trimmed, Unavailable, Unknown
+from forebay.buffer.base.names import ulid_in
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Closed, Fenced, NotFound, Timeout, Trimmed, Unavailable, Unknown
+from forebay.buffer.format.batch import decode_batch
+from forebay.buffer.format.model import BatchDescriptor
+from forebay.buffer.inspect.migrate import migrate
 from forebay.buffer.manifest import BelowFloor, Manifest, head
 from forebay.buffer.manifest.state import CURSORS
-from forebay.buffer.migrate import migrate
-from forebay.buffer.model import BatchDescriptor
-from forebay.buffer.names import ulid_in
 from forebay.buffer.store.base import Data, Outcome
 from forebay.buffer.store.memory import MemoryStore
 from forebay.gc import Collector

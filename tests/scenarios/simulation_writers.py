@@ -7,13 +7,13 @@ from collections.abc import Callable
 from machine_processes import GRACE, TTL
 from simulation_world import EXPECTED, Process, Simulation
 
+from forebay.buffer.base.errors import Unknown
 from forebay.buffer.coordinator import DeltaRejected, Stamped
-from forebay.buffer.errors import Unknown
-from forebay.buffer.filling import Filled, Filling, check_call
 from forebay.buffer.holds import HeldUploads, hold_uploads
 from forebay.buffer.manifest import BelowFloor, Head, Queue
-from forebay.buffer.register import Limits
-from forebay.buffer.upload import BatchStorage, BatchUploader, Uploaded
+from forebay.buffer.manifest.register import Limits
+from forebay.buffer.write.accumulator import Filled, Filling, check_call
+from forebay.buffer.write.upload import BatchStorage, BatchUploader, Uploaded
 
 Answer = Callable[..., None]
 Stored = Stamped[Uploaded | None] | Exception

@@ -31,11 +31,11 @@ from runtime_child import GROUP
 from storm_child import FENCED, GAVE_UP, Part, entries_of, read_ledger
 
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.findings import Severity
+from forebay.buffer.inspect.findings import Severity
+from forebay.buffer.inspect.verify import verify
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.head import KEPT_LASTING, Writer
 from forebay.buffer.store import ObjectStore, open_store
-from forebay.buffer.verify import verify
 from forebay.gc import Collector
 
 GRACE = 0.4

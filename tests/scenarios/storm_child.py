@@ -30,10 +30,10 @@ import pyarrow.parquet  # noqa: F401 - loaded once for all
 import s3fs  # noqa: F401 - the same
 from runtime_child import CONFIG, GROUP, open_sink
 
-from forebay.buffer.clock import SystemClock
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import Closed, Fenced, ForebayError, StoreError, Timeout, Unknown
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.coordinator import WriteHandle
-from forebay.buffer.errors import Closed, Fenced, ForebayError, StoreError, Timeout, Unknown
 from forebay.buffer.producer import Producer
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.gc import Collector

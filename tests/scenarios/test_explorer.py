@@ -31,7 +31,9 @@ import msgspec
 import pytest
 from ulid import ULID
 
-from forebay.buffer.errors import Fenced
+from forebay.buffer.base.errors import Fenced
+from forebay.buffer.base.names import LOWEST, ulid_in
+from forebay.buffer.format.model import Metadata, NewBatch
 from forebay.buffer.manifest import BelowFloor, Head, head
 from forebay.buffer.manifest.envelope import pack
 from forebay.buffer.manifest.head import (
@@ -44,8 +46,6 @@ from forebay.buffer.manifest.head import (
     read_node,
     read_writer_node,
 )
-from forebay.buffer.model import Metadata, NewBatch
-from forebay.buffer.names import LOWEST, ulid_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

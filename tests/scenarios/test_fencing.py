@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer.batch import encode_batch
+from forebay.buffer.base.errors import Fenced, ForebayError
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Fenced, ForebayError
+from forebay.buffer.format.batch import encode_batch
+from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Manifest, Queue
-from forebay.buffer.model import NewBatch
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import FaultyStore, ManualClock

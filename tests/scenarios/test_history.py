@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from history_search import make_history, search_whole
 
-from forebay.buffer.errors import Corrupt
+from forebay.buffer.base.errors import Corrupt
 from forebay.testing.history import Journal, Operation, find_violations, load, read_lines
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from forebay.buffer import holds, names
+from forebay.buffer.base.errors import Fenced, Trimmed, Unknown
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Fenced, Trimmed, Unknown
+from forebay.buffer.format.model import NewBatch
 from forebay.buffer.groups import Groups
 from forebay.buffer.holds import hold
 from forebay.buffer.manifest import BelowFloor, Queue, head
-from forebay.buffer.model import NewBatch
+from forebay.buffer.manifest.register import Limits
 from forebay.buffer.producer import Producer
-from forebay.buffer.register import Limits
 from forebay.buffer.store.base import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.gc import Collector

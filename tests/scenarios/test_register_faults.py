@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from forebay.buffer.errors import ForebayError, Unknown
-from forebay.buffer.register import DEFAULT_LIMITS, Limits, Register
+from forebay.buffer.base.errors import ForebayError, Unknown
+from forebay.buffer.manifest.register import DEFAULT_LIMITS, Limits, Register
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import FaultyStore, ManualClock
 

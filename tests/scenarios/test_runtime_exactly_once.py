@@ -23,11 +23,11 @@ import pytest
 from deltalake import DeltaTable
 from runtime_child import COMBINING, CONFIG, GROUP, open_sink
 
-from forebay.buffer.errors import Fenced
-from forebay.buffer.fetch import FetchHandle
+from forebay.buffer.base.errors import Fenced
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Queue
 from forebay.buffer.producer import Producer
+from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.memory import MemoryStore
 from forebay.runtime import Commit, DeltaSink, Runtime, RuntimeConfig, Sink, Source

@@ -17,8 +17,8 @@ from itertools import count
 
 import pytest
 
+from forebay.buffer.base.errors import Fenced, NotFound, Trimmed
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Fenced, NotFound, Trimmed
 from forebay.buffer.manifest import Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.base import StoredObject

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from forebay.buffer.base.errors import ForebayError, InvalidInput, NotFound, Unknown
 from forebay.buffer.coordinator import WriteHandle
-from forebay.buffer.errors import ForebayError, InvalidInput, NotFound, Unknown
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.store import ObjectStore, open_store

@@ -16,8 +16,8 @@ from threading import Lock
 
 import pytest
 
+from forebay.buffer.base.errors import ForebayError, NotFound, Unknown
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import ForebayError, NotFound, Unknown
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.base import ObjectStore

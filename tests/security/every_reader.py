@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from forebay.buffer.base.errors import Corrupt
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Corrupt
-from forebay.buffer.ranges import read_range
+from forebay.buffer.either.ranges import read_range
+from forebay.buffer.inspect.verify import verify
 from forebay.buffer.store import ObjectStore
-from forebay.buffer.verify import verify
 from forebay.runtime import Runtime, Source
 from forebay.runtime.dead_letter import Halted
 from forebay.runtime.spark.source import ForebaySource

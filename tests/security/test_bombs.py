@@ -1,7 +1,7 @@
 """Batches that unpack to far more than they should: `Corrupt`, within bounded memory, whoever reads them.
 
-What one decoder makes of hostile bytes is in tests/buffer/test_batch_hostile.py; here is what reaches it, and with
-which bound. Mutation note: the bound by `facts.raw_bytes` in `FetchHandle.fetch`, removed, fails tests here.
+What one decoder makes of hostile bytes is in tests/buffer/format/test_batch_hostile.py. Here is what reaches it, and
+with which bound. Mutation note: the bound by `facts.raw_bytes` in `FetchHandle.fetch`, removed, fails tests here.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pytest
 import zstandard
 from every_reader import EVERY_READER, consume, run_runtime, run_spark
 
-from forebay.buffer.batch import DEFAULT_MAX_RAW_BYTES, decode_batch
-from forebay.buffer.checksum import crc32c
+from forebay.buffer.base.errors import Corrupt
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Corrupt
+from forebay.buffer.format.batch import DEFAULT_MAX_RAW_BYTES, decode_batch
+from forebay.buffer.format.checksum import crc32c
+from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.manifest import Head, Manifest, Queue
-from forebay.buffer.model import Facts, NewBatch
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 

@@ -15,7 +15,7 @@ from random import Random
 import pytest
 
 import forebay
-from forebay.buffer.errors import StoreError
+from forebay.buffer.base.errors import StoreError
 from forebay.buffer.eventlog import Event, open_event_log
 from forebay.buffer.store import file, open_store
 from forebay.runtime.spark import java

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from every_reader import EVERY_READER, verify_all
 
-from forebay.buffer.batch import encode_batch
+from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound
+from forebay.buffer.base.names import LOWEST
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Corrupt, InvalidInput, NotFound
-from forebay.buffer.fetch import FetchHandle
+from forebay.buffer.format.batch import encode_batch
+from forebay.buffer.format.model import BatchDescriptor, NewBatch
 from forebay.buffer.groups import Groups
+from forebay.buffer.inspect.migrate import migrate
 from forebay.buffer.manifest import Head
 from forebay.buffer.manifest.envelope import pack
 from forebay.buffer.manifest.head import Group, Node, Owner, Ref
-from forebay.buffer.migrate import migrate
-from forebay.buffer.model import BatchDescriptor, NewBatch
-from forebay.buffer.names import LOWEST
+from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.gc import Collector
 from forebay.testing.servers import MotoServer, SeaweedServer

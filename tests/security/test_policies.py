@@ -23,19 +23,19 @@ from msgspec.structs import replace
 
 import forebay
 from forebay.buffer import read_range
-from forebay.buffer.batch import encode_batch
-from forebay.buffer.checksum import crc32c
-from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import Denied
-from forebay.buffer.fetch import FetchHandle
-from forebay.buffer.findings import Severity
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import Denied
+from forebay.buffer.base.names import mint
+from forebay.buffer.format.batch import encode_batch
+from forebay.buffer.format.checksum import crc32c
+from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.groups import Groups
+from forebay.buffer.inspect.findings import Severity
+from forebay.buffer.inspect.verify import verify
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import KEPT_ENTRIES, KEPT_LASTING, Writer, bucket_of
-from forebay.buffer.model import Facts, NewBatch
-from forebay.buffer.names import mint
+from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store import ObjectStore, open_store
-from forebay.buffer.verify import verify
 from forebay.gc import Collector, Retention
 from forebay.testing import ManualClock
 from forebay.testing.proxy import FaultProxy

@@ -17,13 +17,13 @@ import pytest
 
 import forebay
 from forebay.buffer import TopicConsumer, TopicProducer, create_topic, read_range
-from forebay.buffer.errors import ForebayError, InvalidInput
+from forebay.buffer.base.errors import ForebayError, InvalidInput
 from forebay.buffer.eventlog import AuditTrail, open_event_log
 from forebay.buffer.groups import Groups
-from forebay.buffer.migrate import migrate
+from forebay.buffer.inspect.migrate import migrate
+from forebay.buffer.inspect.verify import verify
 from forebay.buffer.store import open_store
 from forebay.buffer.topic import Topic
-from forebay.buffer.verify import verify
 from forebay.cli import main
 from forebay.gc import Collector
 from forebay.runtime import BufferSink, ParquetSink, Runtime, Source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from forebay.buffer.clock import SystemClock
+from forebay.buffer.base.clock import SystemClock
 from forebay.testing import ManualClock
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.buffer.errors import Unavailable, Unknown
+from forebay.buffer.base.errors import Unavailable, Unknown
 from forebay.buffer.store import Applied, InDoubt, NotApplied
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Crash, Fault, FaultyStore, ManualClock

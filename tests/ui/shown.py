@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from forebay.buffer.clock import Clock, system_random
+from forebay.buffer.base.clock import Clock, system_random
+from forebay.buffer.base.errors import Unavailable
+from forebay.buffer.base.names import mint
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Unavailable
+from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.manifest import Queue
-from forebay.buffer.model import Facts, Metadata, NewBatch
-from forebay.buffer.names import mint
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.base import StoredObject
 from forebay.buffer.store.folder import FolderStore

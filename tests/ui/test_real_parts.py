@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer.clock import SystemClock
+from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.eventlog import AuditTrail, open_event_log
-from forebay.buffer.fetch import Batch
 from forebay.buffer.producer import Producer
+from forebay.buffer.read.fetch import Batch
 from forebay.buffer.store import open_store
 from forebay.gc import Collector
 from forebay.runtime import Halted, Runtime, Source

@@ -14,10 +14,10 @@ from shown import OnePartitionDown, list_batches, read_batches
 
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.eventlog import AuditTrail, open_event_log
+from forebay.buffer.format.model import Metadata, NewBatch
 from forebay.buffer.groups import Groups
 from forebay.buffer.holds import hold
 from forebay.buffer.manifest import Manifest, Queue
-from forebay.buffer.model import Metadata, NewBatch
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.base import StoredObject
 from forebay.buffer.store.folder import FolderStore
@@ -28,8 +28,8 @@ from forebay.testing import Fault, FaultyStore, ManualClock
 from forebay.ui.letters import Letters
 from forebay.ui.rates import WINDOW_SECONDS
 from forebay.ui.sampler import KEPT_POINTS, KEPT_READERS, NEWEST_BATCHES, Sampler
+from forebay.ui.subject import Watched
 from forebay.ui.trail import KEPT_EVENTS, LOOKED_BACK, READ_AT_ONCE, Trail
-from forebay.ui.watched import Watched
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.store.memory import MemoryStore
 from forebay.ui import Dashboard
 from forebay.ui.server import MOST_CONNECTIONS, Server

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from forebay.buffer.base.errors import Backpressure, Closed, InvalidInput, Timeout, Unavailable
 from forebay.buffer.coordinator import DeltaRejected, Durability
-from forebay.buffer.errors import Backpressure, Closed, InvalidInput, Timeout, Unavailable
 from forebay.testing import ManualClock
 
 APPLIED, WRITTEN, DURABLE = Durability

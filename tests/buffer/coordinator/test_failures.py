@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
+from forebay.buffer.base.errors import Fenced, ForebayError, Unavailable
 from forebay.buffer.coordinator import DeltaRejected, Durability, FlushFailed
-from forebay.buffer.errors import Fenced, ForebayError, Unavailable
 
 APPLIED, WRITTEN, DURABLE = Durability
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from forebay.buffer.base.errors import Timeout
 from forebay.buffer.coordinator import ApplyFailed, CoordinatorConfig, Durability
-from forebay.buffer.errors import Timeout
 from forebay.testing import ManualClock
 
 APPLIED, WRITTEN, DURABLE = Durability

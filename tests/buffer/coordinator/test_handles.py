@@ -10,8 +10,8 @@ import weakref
 
 import pytest
 
+from forebay.buffer.base.errors import Timeout, Unavailable
 from forebay.buffer.coordinator import DeltaRejected, Durability, WriteHandle
-from forebay.buffer.errors import Timeout, Unavailable
 from forebay.testing import ManualClock
 
 APPLIED, WRITTEN, DURABLE = Durability

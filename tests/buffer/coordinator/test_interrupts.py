@@ -21,8 +21,8 @@ import pytest
 
 import forebay.buffer
 from forebay import Consumer, Producer
+from forebay.buffer.base.errors import Backpressure, InvalidInput, Unavailable
 from forebay.buffer.coordinator.handle import WriteHandle
-from forebay.buffer.errors import Backpressure, InvalidInput, Unavailable
 from forebay.buffer.store.base import Data
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import TopicProducer, create_topic

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from forebay.buffer.base.errors import Unavailable
 from forebay.buffer.coordinator import DeltaRejected, Durability
-from forebay.buffer.errors import Unavailable
 from forebay.testing import ManualClock
 
 APPLIED, WRITTEN, DURABLE = Durability

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from forebay.buffer.base.errors import Backpressure, Closed, Fenced, ForebayError, Unavailable
 from forebay.buffer.coordinator import ApplyFailed, DeltaRejected, Durability
-from forebay.buffer.errors import Backpressure, Closed, Fenced, ForebayError, Unavailable
 
 APPLIED, WRITTEN, DURABLE = Durability
 

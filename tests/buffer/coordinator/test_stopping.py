@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
+from forebay.buffer.base.errors import Closed, Timeout, Unavailable
 from forebay.buffer.coordinator import DeltaRejected, Durability, FlushFailed
-from forebay.buffer.errors import Closed, Timeout, Unavailable
 from forebay.testing import ManualClock
 
 APPLIED, WRITTEN, DURABLE = Durability

@@ -6,8 +6,8 @@ import gc
 
 import pytest
 
+from forebay.buffer.base.errors import Closed, Timeout, Unavailable
 from forebay.buffer.coordinator import DeltaRejected, Durability, MessagesLost
-from forebay.buffer.errors import Closed, Timeout, Unavailable
 from forebay.testing import ManualClock
 
 APPLIED, WRITTEN, DURABLE = Durability

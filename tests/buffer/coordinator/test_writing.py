@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from forebay.buffer.base.errors import Backpressure, Closed, InvalidInput, Timeout
 from forebay.buffer.coordinator import ApplyFailed, CoordinatorConfig, Durability, WriteCoordinator
-from forebay.buffer.errors import Backpressure, Closed, InvalidInput, Timeout
 
 APPLIED, WRITTEN, DURABLE = Durability
 

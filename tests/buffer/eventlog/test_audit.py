@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from forebay.buffer.errors import Closed, InvalidInput, Unavailable
+from forebay.buffer.base.errors import Closed, InvalidInput, Unavailable
 from forebay.buffer.eventlog import AUDIT_TOPIC, AuditTrail, Event, EventLog, object_history, open_event_log
 from forebay.buffer.eventlog.memory import MemoryBackend
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from eventlog_homes import Background, Home, fill, offsets
 
-from forebay.buffer.errors import Closed, InvalidInput
+from forebay.buffer.base.errors import Closed, InvalidInput
 from forebay.buffer.eventlog import CompactReport, Event, EventLog
 from forebay.testing import ManualClock
 

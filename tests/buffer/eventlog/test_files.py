@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from eventlog_homes import Background, fill, offsets, take
 
-from forebay.buffer.errors import Corrupt, Denied, Unavailable, Unknown
+from forebay.buffer.base.errors import Corrupt, Denied, Unavailable, Unknown
 from forebay.buffer.eventlog import Event, EventLog, open_event_log
 from forebay.buffer.eventlog.lines import LinesFile
 from forebay.buffer.eventlog.model import encode_event

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from eventlog_homes import fill, offsets, take
 
+from forebay.buffer.base.errors import ForebayError, InvalidInput, NotFound, Unavailable, Unknown
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import ForebayError, InvalidInput, NotFound, Unavailable, Unknown
 from forebay.buffer.eventlog import Event, EventLog
 from forebay.buffer.eventlog.objects import ObjectsBackend
 from forebay.buffer.groups import GroupReader

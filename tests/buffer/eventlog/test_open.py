@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer.errors import InvalidInput, NotFound, Unsupported
+from forebay.buffer.base.errors import InvalidInput, NotFound, Unsupported
 from forebay.buffer.eventlog import Description, Event, describe_event_log, open_event_log
 from forebay.testing.servers import MotoServer
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from eventlog_homes import PATIENCE, Background, fill, offsets
 
-from forebay.buffer.clock import SystemClock, system_random
-from forebay.buffer.errors import Corrupt, ForebayError, InvalidInput, Unavailable
+from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.errors import Corrupt, ForebayError, InvalidInput, Unavailable
 from forebay.buffer.eventlog import Event, EventLog, open_event_log
 from forebay.buffer.eventlog.sqlite import SqliteBackend
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from eventlog_homes import PATIENCE, Background, Home, fill, offsets, place, take
 
-from forebay.buffer.errors import Closed, Corrupt, InvalidInput, Unavailable
+from forebay.buffer.base.errors import Closed, Corrupt, InvalidInput, Unavailable
 from forebay.buffer.eventlog import Event, EventLog, Subscription
 from forebay.buffer.eventlog.backend import Bounds
 from forebay.buffer.eventlog.memory import MemoryBackend

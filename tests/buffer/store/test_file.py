@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from forebay import Consumer, Producer
-from forebay.buffer.errors import Denied, InvalidInput, NotFound, Unavailable, Unknown, Unsupported
+from forebay.buffer.base.errors import Denied, InvalidInput, NotFound, Unavailable, Unknown, Unsupported
 from forebay.buffer.store import Applied, InDoubt, NotApplied, open_store
 from forebay.buffer.store import file as file_module
 from forebay.buffer.store.file import FileStore

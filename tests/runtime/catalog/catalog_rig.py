@@ -9,7 +9,7 @@ from typing import Any
 
 from eventlog_homes import PATIENCE
 
-from forebay.buffer.errors import NotReady, Unavailable
+from forebay.buffer.base.errors import NotReady, Unavailable
 from forebay.buffer.eventlog import EventLog
 from forebay.buffer.eventlog.backend import Bounds
 from forebay.buffer.eventlog.memory import MemoryBackend

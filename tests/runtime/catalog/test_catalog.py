@@ -13,7 +13,7 @@ import pytest
 from catalog_rig import ORDERS, PARTITIONS, TOPIC, FlakyLog, ObedientBackend, Rig, eventually, finish, segment
 from eventlog_homes import Background
 
-from forebay.buffer.errors import Closed, InvalidInput, NotReady, Timeout, Unknown
+from forebay.buffer.base.errors import Closed, InvalidInput, NotReady, Timeout, Unknown
 from forebay.buffer.eventlog import Event, open_event_log
 from forebay.runtime.catalog import CATALOG_TOPIC, Catalog, DeletionState, SegmentState
 from forebay.runtime.catalog.follower import MAX_FAILURES

@@ -10,7 +10,7 @@ import pytest
 from catalog_rig import ORDERS, finish, segment
 from hypothesis import given
 
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.eventlog import Event
 from forebay.runtime.catalog import DeletionState, Segment, SegmentState
 from forebay.runtime.catalog.model import PartitionDeletion, decode_change, encode_change

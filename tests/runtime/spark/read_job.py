@@ -20,16 +20,16 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from forebay.buffer.batch import decode_batch, encode_batch
-from forebay.buffer.checksum import crc32c
+from forebay.buffer.format.batch import decode_batch, encode_batch
+from forebay.buffer.format.checksum import crc32c
+from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Head, Queue
-from forebay.buffer.model import Facts, Metadata, NewBatch
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
-from forebay.runtime.spark.plan import Task
-from forebay.runtime.spark.reader import BatchReader, open_reader
-from forebay.runtime.spark.stream import StreamReader
+from forebay.runtime.spark.read.batch_reader import BatchReader, open_reader
+from forebay.runtime.spark.read.plan import Task
+from forebay.runtime.spark.read.stream import StreamReader
 from forebay.testing import Crash
 
 _names = count()

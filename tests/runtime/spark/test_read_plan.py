@@ -39,19 +39,19 @@ from read_job import (
 )
 
 from forebay.buffer import create_topic
-from forebay.buffer.batch import decode_batch, encode_batch
+from forebay.buffer.base.errors import Corrupt, Denied, Fenced, InvalidInput, NotFound, Trimmed
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Corrupt, Denied, Fenced, InvalidInput, NotFound, Trimmed
-from forebay.buffer.fetch import Batch
+from forebay.buffer.format.batch import decode_batch, encode_batch
+from forebay.buffer.format.model import BatchDescriptor, Facts, Metadata, NewBatch
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Manifest, Queue
-from forebay.buffer.model import BatchDescriptor, Facts, Metadata, NewBatch
+from forebay.buffer.read.fetch import Batch
 from forebay.buffer.store import StoredObject
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic
 from forebay.runtime.spark.options import Options
-from forebay.runtime.spark.plan import Piece, Sizing, Source, stored_size_of
-from forebay.runtime.spark.rows import Rows, TimeRange
+from forebay.runtime.spark.read.plan import Piece, Sizing, Source, stored_size_of
+from forebay.runtime.spark.read.rows import Rows, TimeRange
 from forebay.runtime.spark.source import ForebaySource
 
 
@@ -280,7 +280,7 @@ def test_slices_together_are_the_rows_of_the_batch(starts: tuple[int, ...], monk
     metadata = tuple(Metadata(start, 1000 * start, b"from %d" % start) for start in starts)
     decoded = decode_batch(encode_batch([b"%d" % number for number in range(12)]))
     batch = Batch(BatchDescriptor(7, "data/x.batch", metadata), decoded, 1)
-    monkeypatch.setattr("forebay.runtime.spark.rows._MOST_ROWS", 5)
+    monkeypatch.setattr("forebay.runtime.spark.read.rows._MOST_ROWS", 5)
     found = [row for made in Rows(ALL, TimeRange()).slices(batch, 0) for row in made.to_pylist()]
     assert found == batch.records().to_pylist()
 
@@ -462,7 +462,7 @@ def test_missing_bucket_is_never_skipped(store: MemoryStore, monkeypatch: pytest
     def gone(*_args: object) -> None:
         raise NotFound("no bucket", bucket=True)
 
-    monkeypatch.setattr("forebay.buffer.fetch.FetchHandle.fetch_raw", gone)
+    monkeypatch.setattr("forebay.buffer.read.fetch.FetchHandle.fetch_raw", gone)
     with pytest.raises(NotFound, match="no bucket"):
         rows_of(reader, tasks)
 
@@ -516,9 +516,9 @@ def test_task_fetches_ahead_within_its_bounds(
     reader = batch_reader(store, columns("value"), startingSequence=10, minPartitions=1)
     (task,) = reader.partitions()
     stored = stored_size_of(task.pieces[0].batches[0])
-    monkeypatch.setattr("forebay.runtime.spark.fetching.ThreadPoolExecutor", Watched)
-    monkeypatch.setattr("forebay.runtime.spark.fetching._AHEAD_BYTES", 2 * 1004 + room * stored)
-    monkeypatch.setattr("forebay.runtime.spark.fetching._AHEAD_OBJECTS", objects)
+    monkeypatch.setattr("forebay.runtime.spark.read.task.ThreadPoolExecutor", Watched)
+    monkeypatch.setattr("forebay.runtime.spark.read.task._AHEAD_BYTES", 2 * 1004 + room * stored)
+    monkeypatch.setattr("forebay.runtime.spark.read.task._AHEAD_OBJECTS", objects)
     pulled = reader.read(task)
     for first in range(10, 15):
         next(pulled)
@@ -534,7 +534,7 @@ def test_task_decodes_one_batch_ahead_of_what_spark_pulls(store: MemoryStore, mo
         decoded.put(location)
         return decode_batch(data, location=location, max_raw_bytes=max_raw_bytes)
 
-    monkeypatch.setattr("forebay.buffer.fetch.decode_batch", watched)
+    monkeypatch.setattr("forebay.buffer.read.fetch.decode_batch", watched)
     reader = batch_reader(store, columns("value"), minPartitions=1)
     (task,) = reader.partitions()
     pulled = reader.read(task)

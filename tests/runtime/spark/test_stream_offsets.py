@@ -11,16 +11,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from read_job import ALL, Query, fill, frontier_of, head_of, new_store, rows_of, stream_reader, trim, values_of
 
 from forebay.buffer import add_partitions, create_topic
+from forebay.buffer.base.errors import Corrupt, Fenced, InvalidInput, NotFound, Trimmed, Unavailable, Unsupported
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.errors import Corrupt, Fenced, InvalidInput, NotFound, Trimmed, Unavailable, Unsupported
+from forebay.buffer.format.model import NewBatch
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Manifest, Queue
-from forebay.buffer.model import NewBatch
 from forebay.buffer.store.base import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, TopicConsumer
-from forebay.runtime.spark.offsets import Position, from_json, to_json
-from forebay.runtime.spark.stream import StreamReader
+from forebay.runtime.spark.read.offsets import Position, from_json, to_json
+from forebay.runtime.spark.read.stream import StreamReader
 from forebay.testing import Crash, ManualClock
 
 
@@ -137,7 +137,7 @@ def test_append_is_in_the_first_micro_batch_planned_after_it(store: MemoryStore)
 
 def test_batches_are_counted_as_acknowledged_once(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[int] = []
-    monkeypatch.setattr("forebay.buffer.metrics.acks.add", lambda count, _attributes: counted.append(count))
+    monkeypatch.setattr("forebay.buffer.base.metrics.acks.add", lambda count, _attributes: counted.append(count))
     with Consumer(store, group="etl") as consumer:
         consumer.next_descriptors(4)
         consumer.ack_through(3)

@@ -19,10 +19,10 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from spark_place import Place
 from write_job import entries_in, head_of, rows, run_task
 
-from forebay.buffer.errors import InvalidInput
+from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.topic import create_topic, partition_for
-from forebay.runtime.spark.listing import EpochLog, EpochRecord
-from forebay.runtime.spark.writer import BatchWriter, Stored, StreamWriter
+from forebay.runtime.spark.write.commit import EpochLog, EpochRecord
+from forebay.runtime.spark.write.writer import BatchWriter, Stored, StreamWriter
 
 VALUE = StructField("value", BinaryType())
 

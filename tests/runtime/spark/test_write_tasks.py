@@ -11,21 +11,21 @@ import pyarrow as pa
 import pytest
 from write_job import Batches, entries_in, head_of, job_on, new_store, rows, run_task
 
-from forebay.buffer import names
-from forebay.buffer.clock import SystemClock
-from forebay.buffer.errors import Fenced, InvalidInput, Unavailable, Unsupported
-from forebay.buffer.fetch import FetchHandle
+from forebay.buffer.base import names
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import Fenced, InvalidInput, Unavailable, Unsupported
+from forebay.buffer.format.model import BatchDescriptor
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import Hold
-from forebay.buffer.model import BatchDescriptor
 from forebay.buffer.producer import Producer
+from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, partition_for
 from forebay.gc import Collector
-from forebay.runtime.spark.job import PURPOSE, Pin
-from forebay.runtime.spark.listing import list_once
-from forebay.runtime.spark.uploads import TaskUpload
+from forebay.runtime.spark.write.commit import list_once
+from forebay.runtime.spark.write.task import TaskUpload
+from forebay.runtime.spark.write.write_job import PURPOSE, Pin
 from forebay.testing import Fault, FaultyStore, ManualClock
 
 

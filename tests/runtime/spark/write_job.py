@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from forebay.buffer.fetch import FetchHandle
+from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Head, Queue
-from forebay.buffer.model import NewBatch
+from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import buffers_at, create_topic
-from forebay.runtime.spark.job import WriteJob
-from forebay.runtime.spark.uploads import TaskUpload
+from forebay.runtime.spark.write.task import TaskUpload
+from forebay.runtime.spark.write.write_job import WriteJob
 from forebay.testing import ManualClock
 
 _names = count()

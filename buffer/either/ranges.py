@@ -1,0 +1,152 @@
+"""Reading a range of a buffer without claiming or acknowledging anything: for inspection and for batch jobs."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, overload
+
+from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound, Trimmed
+from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.head import trimmed
+from forebay.buffer.manifest.topic import IsTopic
+from forebay.buffer.read.fetch import FetchHandle
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
+from forebay.buffer.topic.batches import PartitionBatch
+from forebay.buffer.topic.topic import Topic, check_place, in_parallel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from concurrent.futures import Future
+    from datetime import datetime
+    from typing import Any
+
+    from forebay.buffer.base.clock import Clock
+    from forebay.buffer.format.model import BatchDescriptor
+    from forebay.buffer.manifest import State
+    from forebay.buffer.read.fetch import Batch
+
+_PIECE = 1000
+
+
+@overload
+def read_range(
+    url: StoreUrl,
+    first: str | int | datetime | None = ...,
+    last: str | int | datetime | None = ...,
+    *,
+    threads: int = ...,
+    storage_options: Mapping[str, Any] | None = ...,
+    manifest_path: str = ...,
+    clock: Clock | None = ...,
+) -> Iterator[Batch]: ...
+@overload
+def read_range(
+    url: Topic, first: str | datetime | None = ..., last: str | datetime | None = ..., *, threads: int = ...
+) -> Iterator[PartitionBatch]: ...
+def read_range(
+    url: StoreUrl | Topic,
+    first: str | int | datetime | None = None,
+    last: str | int | datetime | None = None,
+    *,
+    threads: int = 4,
+    storage_options: Mapping[str, Any] | None = None,
+    manifest_path: str = "manifest",
+    clock: Clock | None = None,
+) -> Iterator[Batch] | Iterator[PartitionBatch]:
+    """Return the batches from `first` to `last`, both included, in order, fetched a few ahead.
+
+    Of a topic, each comes with its partition, one partition after the other. Where types are checked, give `Topic(url)`
+    instead of the URL, which does not tell a checker what stands there.
+
+    The range is fixed by this call. Nothing keeps it from being trimmed meanwhile: `hold` does.
+
+    Args:
+        url: the buffer or topic, or its store if it is open already.
+        first: a sequence, a time, `earliest` or `latest`; None is the oldest batch there.
+        last: a sequence, or a time, before which its entries were taken in; None is the newest batch there. A topic
+            has no sequences of its own.
+        threads: batches fetched at once, and held in memory ahead of the caller.
+        storage_options: credentials, endpoint and client of the store.
+        manifest_path: the manifest's key below `url`.
+        clock: what fetching is timed by.
+
+    Raises:
+        NotFound: there is no such buffer.
+        Trimmed: `first` is gone, or, while reading, the rest of the range.
+        Unsupported: a time, in a buffer of version 1, which knows none.
+    """
+    if threads < 1:
+        raise InvalidInput(f"threads must be at least 1, not {threads}")
+    first, last = "earliest" if first is None else first, "latest" if last is None else last
+    if not isinstance(url, Topic):
+        store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+        try:
+            return _Range(Queue(store, manifest_path, role="range", clock=clock), first, last).read(threads, clock)
+        except IsTopic:
+            url = Topic(store, clock=clock)
+    topic, since, until = url, check_place(first), check_place(last)
+    ranges = in_parallel(
+        lambda number: _Range(topic.open_queue(number, "range"), since, until), range(topic.refresh().partitions)
+    )
+    return _by_partition(ranges, threads, topic.clock)
+
+
+def _by_partition(ranges: list[_Range], threads: int, clock: Clock | None) -> Iterator[PartitionBatch]:
+    for number, found in enumerate(ranges):
+        try:
+            for batch in found.read(threads, clock):
+                yield PartitionBatch(number, batch)
+        except Trimmed as error:
+            raise Trimmed(f"partition {number}: {error}", first=error.first) from error
+
+
+class _Range:
+    """What a buffer's manifest listed from one place to another, when this was made."""
+
+    def __init__(self, queue: Queue, first: str | int | datetime, last: str | int | datetime) -> None:
+        self._queue = queue
+        self._state = queue.read_existing()
+        self._first = queue.sequence_of(first, state=self._state)
+        if self._first < self._state.first_sequence:
+            raise trimmed(self._first, self._state.first_sequence)
+        self._end = queue.end_of(last, state=self._state)
+
+    def read(self, threads: int, clock: Clock | None) -> Iterator[Batch]:
+        fetcher = FetchHandle(self._queue.store, clock=clock)
+        return _fetch_in_order(self._queue, fetcher, _plan(self._queue, self._state, self._first, self._end), threads)
+
+
+def _plan(queue: Queue, state: State, at: int, end: int) -> Iterator[BatchDescriptor]:
+    while at < end:
+        found = queue.descriptors(at, min(_PIECE, end - at), state=state)
+        if not found:
+            raise Corrupt(f"{queue.url} lists batch {at} no more: somebody deleted or replaced the manifest")
+        yield from found
+        at += len(found)
+
+
+def _fetch_in_order(
+    queue: Queue, fetcher: FetchHandle, plan: Iterator[BatchDescriptor], threads: int
+) -> Iterator[Batch]:
+    ahead: deque[tuple[BatchDescriptor, Future[Batch]]] = deque()
+    workers = ThreadPoolExecutor(threads, thread_name_prefix="forebay-range")
+    try:
+        for descriptor in plan:
+            ahead.append((descriptor, workers.submit(fetcher.fetch, descriptor)))
+            if len(ahead) == threads:
+                yield _result(queue, *ahead.popleft())
+        while ahead:
+            yield _result(queue, *ahead.popleft())
+    finally:
+        workers.shutdown(cancel_futures=True)
+
+
+def _result(queue: Queue, descriptor: BatchDescriptor, fetched: Future[Batch]) -> Batch:
+    try:
+        return fetched.result()
+    except NotFound:
+        first = queue.read().first_sequence
+        if descriptor.sequence < first:
+            raise trimmed(descriptor.sequence, first) from None
+        raise

@@ -1,0 +1,1 @@
+"""Looking at buffers and topics from outside: statistics, verification, migration to version 2."""

@@ -1,0 +1,121 @@
+"""What a verification found."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from enum import IntEnum
+from itertools import islice
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from typing import Any, Self
+
+    from forebay.buffer.base.errors import ForebayError
+
+Kind: TypeAlias = Literal["missing", "corrupt", "contradictory", "orphaned"]
+
+
+REPORTED_FINDINGS: Final = 1000
+
+
+class Severity(IntEnum):
+    """The worst that was found."""
+
+    OK = 0
+    """Everything that is listed can be read. There may be orphans: uploads under way, or what a collection deletes."""
+    DAMAGE = 2
+    """Something that is listed cannot be read, or not as it was written."""
+    UNREADABLE = 3
+    """A partition of a topic could not be read, so nothing can be said of it."""
+
+
+_VERDICTS: Final = {
+    Severity.OK: "ok",
+    Severity.DAMAGE: "DAMAGED",
+    Severity.UNREADABLE: "NOT ALL COULD BE READ",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    kind: Kind
+    key: str
+    """The object, relative to the URL that was verified."""
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What a walk through a buffer, or through every partition of a topic, found."""
+
+    url: str
+    deep: bool
+    """Whether every batch was fetched and decoded, or only looked for in a listing."""
+    version: int | None
+    """The manifest's; None if it could not be read, and of a topic."""
+    batches: int = 0
+    """Listed in the manifest and checked."""
+    entries: int = 0
+    """Decoded; 0 unless deep."""
+    segments: int = 0
+    groups: int = 0
+    missing: int = 0
+    corrupt: int = 0
+    contradictory: int = 0
+    """Out of order, listed twice, or at odds with what another object says."""
+    orphaned: int = 0
+    findings: tuple[Finding, ...] = ()
+    """The first thousand."""
+    error: ForebayError | None = None
+    """Of a topic's partition: why it could not be read."""
+    partitions: tuple[VerifyReport, ...] = ()
+    """Of a topic: each partition's own report. The topic's is their sum, with keys from the topic's URL on."""
+
+    @classmethod
+    def of_topic(cls, url: str, deep: bool, partitions: tuple[Self, ...]) -> Self:
+        """Sum the partitions' reports up."""
+        found = (
+            replace(finding, key=f"{part.url.removeprefix(f'{url}/')}/{finding.key}")
+            for part in partitions
+            for finding in part.findings
+        )
+        counts = ("batches", "entries", "segments", "groups", "missing", "corrupt", "contradictory", "orphaned")
+        return cls(
+            url,
+            deep,
+            None,
+            findings=tuple(islice(found, REPORTED_FINDINGS)),
+            partitions=partitions,
+            **{name: sum(getattr(part, name) for part in partitions) for name in counts},
+        )
+
+    @property
+    def severity(self) -> Severity:
+        """The worst that was found."""
+        if self.error is not None or any(part.error is not None for part in self.partitions):
+            return Severity.UNREADABLE
+        if self.missing or self.corrupt or self.contradictory:
+            return Severity.DAMAGE
+        return Severity.OK
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as plain values."""
+        return {
+            **{known.name: getattr(self, known.name) for known in fields(self)},
+            "findings": [asdict(found) for found in self.findings],
+            "error": None if self.error is None else str(self.error),
+            "partitions": [part.as_json() for part in self.partitions],
+            "severity": self.severity.name,
+        }
+
+    def __str__(self) -> str:
+        if self.error is not None:
+            return f"{self.url}: COULD NOT BE READ: {self.error}"
+        verdict = _VERDICTS[self.severity]
+        return (
+            f"{self.url}: {verdict}: {self.batches} batches, {self.segments} segments and {self.groups} groups "
+            f"checked; {self.missing} missing, {self.corrupt} corrupt, {self.contradictory} contradictory, "
+            f"{self.orphaned} orphaned"
+        )

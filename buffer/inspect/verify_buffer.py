@@ -1,0 +1,271 @@
+"""The walk through a buffer that `verify` makes."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from forebay.buffer.base.errors import Corrupt, NotFound
+from forebay.buffer.base.names import LOWEST, ulid_in
+from forebay.buffer.groups import open_cursor, parse_cursor_key
+from forebay.buffer.inspect.findings import REPORTED_FINDINGS, Finding, Kind, VerifyReport
+from forebay.buffer.inspect.inventory import Inventory
+from forebay.buffer.manifest import Head, Manifest
+from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
+from forebay.buffer.manifest.segments import ref_at
+from forebay.buffer.manifest.state import CURSORS
+from forebay.buffer.manifest.writers import FOLDER as WRITERS
+from forebay.buffer.manifest.writers import bucket_key
+from forebay.buffer.read.fetch import FetchHandle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from forebay.buffer.base.clock import Clock
+    from forebay.buffer.format.model import BatchDescriptor
+    from forebay.buffer.manifest import Queue, State
+    from forebay.buffer.manifest.head import Ref
+    from forebay.buffer.store import ObjectInfo
+
+_ENTRIES_AT_ONCE: Final = 1000
+
+
+class Walk:
+    """One verification, in the order of its methods."""
+
+    def __init__(self, queue: Queue, data_prefix: str, *, deep: bool, fetches: int, clock: Clock | None) -> None:
+        self._store = queue.store
+        self._queue = queue
+        self._data_prefix = data_prefix
+        self._deep = deep
+        self._fetches = fetches
+        self._clock = clock
+        self._fetcher = FetchHandle(self._store, clock=clock)
+        self._counts: Counter[str] = Counter()
+        self._findings: list[Finding] = []
+        self._nodes: set[str] = set()
+
+    def run(self) -> VerifyReport:
+        """Walk, and return what was found."""
+        # Before the manifest is read: what was listed by then, and is not in the manifest now, is not on its way in.
+        self._inventory = Inventory(self._ours())
+        try:
+            state = self._queue.read_existing()
+        except Corrupt as error:
+            self._find("corrupt", self._queue.manifest_path, str(error))
+            return self._report(None)
+        floor = state.gc_floor if isinstance(state, Head) else LOWEST
+        with ThreadPoolExecutor(self._fetches, thread_name_prefix="forebay-verify") as pool:
+            try:
+                self._check_batches(self._batches(state), floor, pool)
+            except Corrupt as error:
+                self._find("corrupt", self._queue.manifest_path, str(error))
+        if isinstance(state, Head):
+            self._check_readers(state)
+            self._check_writers(state)
+        self._name_orphans(state)
+        return self._report(state)
+
+    def _report(self, state: State | None) -> VerifyReport:
+        version = None if state is None else 2 if isinstance(state, Head) else 1
+        counts: dict[str, Any] = dict(self._counts)
+        return VerifyReport(
+            self._store.url,
+            self._deep,
+            version,
+            segments=len(self._nodes),
+            findings=tuple(self._findings),
+            **counts,
+        )
+
+    def _find(self, kind: Kind, key: str, what: str) -> None:
+        self._counts[kind] += 1
+        self._note(kind, key, what)
+
+    def _note(self, kind: Kind, key: str, what: str) -> None:
+        if len(self._findings) < REPORTED_FINDINGS:
+            self._findings.append(Finding(kind, key, what))
+
+    def _ours(self) -> Iterator[ObjectInfo]:
+        """Everything that forebay may have put there, by its name."""
+        for folder in (self._data_prefix, SEGMENTS, WRITERS):
+            for found in self._store.list(f"{folder}/"):
+                name = found.key.removeprefix(f"{folder}/")
+                if "/" not in name and ulid_in(name) is not None:
+                    yield found
+        yield from (found for found in self._store.list(f"{CURSORS}/") if parse_cursor_key(found.key))
+
+    # Walking
+
+    def _batches(self, state: State) -> Iterator[BatchDescriptor]:
+        if isinstance(state, Manifest):
+            for first in range(state.first_sequence, state.next_sequence, _ENTRIES_AT_ONCE):
+                yield from state.entries_after(first - 1, _ENTRIES_AT_ONCE)
+            return
+        at, end, head = state.first_sequence, state.next_sequence, state
+        missing = ""
+        while at < end:
+            if at >= head.tail_start:
+                yield from head.tail_descriptors(at, end - at)
+                return
+            ref, found = self._descend(head, at)
+            if found is not None:
+                yield from found
+            # guard: report a missing segment even if the head keeps changing
+            elif ref.name != missing and (fresh := self._fresh_head()).revision != head.revision:
+                # The head that refers to it is old: a collector may have trimmed through it since. If a newer head
+                # refers to it, too, it is missing, however often writers change the head meanwhile.
+                missing, head = ref.name, fresh
+                at = max(at, head.first_sequence)
+                continue
+            else:
+                lost = f"batches {max(at, ref.first_sequence)} to {ref.end - 1} cannot be reached"
+                self._find("missing", _segment_key(ref), f"the segment is not there, so {lost}")
+            at = ref.end
+
+    def _descend(self, head: Head, at: int) -> tuple[Ref, list[BatchDescriptor] | None]:
+        """The segment that holds a sequence and its descriptors from there on; None if a node is missing.
+
+        Where a node is damaged there is nothing to go on with but what follows it.
+        """
+        refs = head.refs
+        while True:
+            ref = ref_at(refs, at)
+            self._inventory.mark(_segment_key(ref))
+            try:
+                node = self._queue.segments.load(ref, head.buffer_id)
+                self._nodes.add(ref.name)
+                if node.level == 0:
+                    return ref, self._queue.segments.descriptors(head, at, ref.end - at)
+            except NotFound:
+                return ref, None
+            except Corrupt as error:
+                self._find("corrupt", _segment_key(ref), str(error))
+                return ref, []
+            refs = node.refs
+
+    def _fresh_head(self) -> Head:
+        head = self._queue.read()
+        if not isinstance(head, Head):
+            raise Corrupt(f"{self._queue.url} was of version 2 a moment ago and is of version 1 now")
+        return head
+
+    # Checking
+
+    def _check_batches(self, batches: Iterator[BatchDescriptor], floor: str, pool: ThreadPoolExecutor) -> None:
+        fetching: deque[tuple[BatchDescriptor, Future[int]]] = deque()
+        before: BatchDescriptor | None = None
+        for batch in batches:
+            self._counts["batches"] += 1
+            self._check_place(batch, before, floor)
+            before = batch
+            if self._deep:
+                fetching.append((batch, pool.submit(self._fetch, batch)))
+                if len(fetching) > 2 * self._fetches:
+                    self._settle(*fetching.popleft())
+            else:
+                self._look_for(batch)
+        while fetching:
+            self._settle(*fetching.popleft())
+
+    def _check_place(self, batch: BatchDescriptor, before: BatchDescriptor | None, floor: str) -> None:
+        if self._inventory.mark(batch.location):
+            self._find("contradictory", batch.location, f"batch {batch.sequence} is an object that is listed before")
+        if (ulid_in(batch.location) or floor) < floor:
+            self._find("contradictory", batch.location, f"batch {batch.sequence} is named below the floor {floor}")
+        if before is None or before.base_record is None or before.facts is None or batch.base_record is None:
+            return
+        expected = before.base_record + before.facts.records
+        if before.sequence + 1 == batch.sequence and batch.base_record != expected:
+            what = f"batch {batch.sequence} begins at record {batch.base_record}; expected {expected}"
+            self._find("contradictory", batch.location, what)
+
+    def _fetch(self, batch: BatchDescriptor) -> int:
+        """Fetch and decode a batch, and return how many entries it has."""
+        found = self._fetcher.fetch(batch)
+        if batch.facts is not None and len(found) != batch.facts.records:
+            raise Corrupt(f"it holds {len(found)} entries; the manifest says {batch.facts.records}")
+        return len(found)
+
+    def _settle(self, batch: BatchDescriptor, fetching: Future[int]) -> None:
+        try:
+            self._counts["entries"] += fetching.result()
+        except NotFound:
+            self._missing(batch)
+        except Corrupt as error:
+            self._find("corrupt", batch.location, f"batch {batch.sequence}: {error}")
+
+    def _look_for(self, batch: BatchDescriptor) -> None:
+        size = self._inventory.size_of(batch.location)
+        if size is None:  # put there since the listing, or kept in another folder, or really missing
+            found = next(iter(self._store.list(batch.location)), None)
+            size = found.size if found is not None and found.key == batch.location else None
+        if size is None:
+            self._missing(batch)
+        elif batch.facts is not None and size != batch.facts.object_bytes:
+            what = f"batch {batch.sequence} has {size} bytes; expected {batch.facts.object_bytes}"
+            self._find("corrupt", batch.location, what)
+
+    def _missing(self, batch: BatchDescriptor) -> None:
+        if batch.sequence >= self._queue.read().first_sequence:  # else it was trimmed and swept meanwhile
+            self._find("missing", batch.location, f"batch {batch.sequence} is not there")
+
+    def _check_readers(self, head: Head) -> None:
+        for name, group in sorted(head.groups.items()):
+            self._counts["groups"] += 1
+            register = open_cursor(self._store, name, group.generation, clock=self._clock)
+            self._inventory.mark(register.key)
+            try:
+                cursor = register.read().value
+            except Corrupt as error:
+                self._find("corrupt", register.key, str(error))
+                continue
+            if cursor is None:
+                continue
+            if cursor.buffer_id != head.buffer_id:
+                what = f"it belongs to buffer {cursor.buffer_id}; this one is {head.buffer_id}"
+                self._find("contradictory", register.key, what)
+            elif cursor.acked is not None:
+                # A consumer may have gone back before the group's start, and acknowledged there.
+                self._check_frontier(head, register.key, max(cursor.acked, group.start - 1))
+        if head.owner is not None and head.owner.acked is not None:
+            self._check_frontier(head, self._queue.manifest_path, head.owner.acked)
+
+    def _check_writers(self, head: Head) -> None:
+        for number, bucket in sorted(head.writer_buckets.items()):
+            key = bucket_key(bucket.name)
+            self._inventory.mark(key)
+            try:
+                self._queue.buckets.load(head, number)
+            except NotFound:
+                if self._fresh_head().writer_buckets.get(number) == bucket:
+                    self._find("missing", key, "the writers in it are forgotten: their repeats would be stored again")
+            except Corrupt as error:
+                self._find("corrupt", key, str(error))
+
+    def _check_frontier(self, head: Head, key: str, acked: int) -> None:
+        if acked + 1 < head.first_sequence and not head.dropped:
+            what = f"acknowledged through {acked}, but trimmed up to {head.first_sequence} without retention"
+            self._find("contradictory", key, what)
+
+    def _name_orphans(self, state: State) -> None:
+        floor = state.lowest_new_name if isinstance(state, Head) else LOWEST
+        self._counts["orphaned"] = left = self._inventory.unmarked
+        if not left:
+            return
+        for found in self._ours():
+            if len(self._findings) >= REPORTED_FINDINGS or not left:
+                return
+            if self._inventory.is_unmarked(found.key):
+                left -= 1
+                below = (ulid_in(found.key) or floor) < floor
+                next_time = (
+                    "the next collection deletes it" if below else "an upload under way, or a later collection's"
+                )
+                self._note("orphaned", found.key, f"the manifest does not list it: {next_time}")
+
+
+def _segment_key(ref: Ref) -> str:
+    return f"{SEGMENTS}/{ref.name}.segment"

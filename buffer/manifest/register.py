@@ -1,0 +1,388 @@
+"""A compare-and-swap cell over one object: read, change, write only if nobody else has, again if somebody did.
+
+It knows nothing of queues. Manifests and cursors are registers.
+
+The hard part is a write whose answer did not come, or came wrong (rfcs/0001). The rules:
+
+- After anything but *applied*, a conflict included, the object is read again and the caller is asked whether its change
+  is in there: a client library's own retry can meet its own write and report a failed condition.
+- A write made on version E is settled as *not applied* only by reading a version other than E without the change in it.
+  While the read still shows E, the lost request may yet land; the change is tried on E again, so one of the two wins
+  and the other fails on its condition.
+- "Is my change in there?" must be answered from something only this writer could have written: an id, or a number of
+  its own. Where that may be gone again the answer is "cannot tell", and then a write that was in doubt stays unknown.
+
+This needs versions that never come back: the bytes must hold something that grows with every write, because a version
+is a hash of the content on every S3 server known.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from forebay.buffer.base.backoff import WriteSpacing, full_jitter
+from forebay.buffer.base.checks import check_seconds, check_whole
+from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.errors import ForebayError, InvalidInput, NotFound, Timeout, Unavailable, Unknown
+from forebay.buffer.base.reread import read_sound
+from forebay.buffer.store.base import Applied, InDoubt, NotApplied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forebay.buffer.base.clock import Clock, Random
+    from forebay.buffer.store.base import Data, ObjectStore, Outcome
+
+T = TypeVar("T")
+
+_BACKOFF_BASE = 0.02
+_BACKOFF_CAP = 1.0
+_MOST_THROTTLED = 10_000
+_THROTTLED_LONGER = 10
+"""While the store throttles and any writer makes progress, an update may take this many times its time limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How hard an update tries before it gives up with a clear error."""
+
+    max_attempts: int = 100
+    """Reads and writes that failed or lost a race, together. Writes that the store throttled do not count."""
+    max_seconds: float = 60.0
+    """Checked between attempts: a request that hangs is ended by the store's own time-out. While the store throttles
+    writes, this limits the time without progress by any writer, and the whole update may take ten times as long."""
+
+    def __post_init__(self) -> None:
+        check_whole(self.max_attempts, "max_attempts", least=1)
+        check_seconds(self.max_seconds, "max_seconds")
+
+    @classmethod
+    def within(cls, seconds: float) -> Limits:
+        """Return limits for `seconds`: the usual number of attempts, or more if the time allows more."""
+        return cls(max(100, math.ceil(4 * seconds)), seconds)
+
+
+DEFAULT_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot(Generic[T]):
+    """The cell's content at one moment."""
+
+    value: T | None
+    """None while the object does not exist."""
+    version: str | None
+    """None while the object does not exist."""
+    data: Data
+    """The bytes that `value` was decoded from."""
+
+
+class _NothingInDoubt:
+    """No write of ours may still land."""
+
+
+_NOTHING_IN_DOUBT = _NothingInDoubt()
+
+
+class Register(Generic[T]):
+    """One object as a cell. Safe to use from many threads; each call stands alone."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        key: str,
+        *,
+        decode: Callable[[bytes | memoryview], T],
+        encode: Callable[[T], Data],
+        limits: Limits = DEFAULT_LIMITS,
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.store = store
+        self.key = key
+        self.decode = decode
+        self.encode = encode
+        self.limits = limits
+        self.clock = clock or SystemClock()
+        self.random = random or system_random()
+        self.spacing = WriteSpacing()
+        """Minimum time between two writes of this object, as learned from the store."""
+        self._counters = Lock()
+        self._writes = 0
+        self._conflicts = 0
+        self._throttled = 0
+        self._waited = 0.0
+        self.own_version: str | None = None
+        """The version that this register's last write created."""
+
+    @property
+    def url(self) -> str:
+        """The object's address, for messages."""
+        return f"{self.store.url}/{self.key}"
+
+    @property
+    def writes(self) -> int:
+        """How many writes were sent so far."""
+        return self._writes
+
+    @property
+    def conflicts(self) -> int:
+        """How many writes so far had their condition fail because another writer came first."""
+        return self._conflicts
+
+    @property
+    def throttled(self) -> int:
+        """How many writes the store has throttled so far."""
+        return self._throttled
+
+    @property
+    def waited(self) -> float:
+        """How many seconds updates have waited so far because the store limits writes."""
+        return self._waited
+
+    @property
+    def conflict_rate(self) -> float:
+        """The share of writes so far, from 0 to 1, whose condition failed because another writer came first."""
+        with self._counters:
+            return self._conflicts / self._writes if self._writes else 0.0
+
+    def read(self) -> Snapshot[T]:
+        """Return what is there now.
+
+        Raises:
+            Corrupt: what is there does not decode, also when it is read again.
+        """
+        return read_sound(self._read, self.clock)
+
+    def read_if_changed(self, known: Snapshot[T]) -> Snapshot[T]:
+        """Return what is there now, or `known` itself for the price of a conditional read if that is still it.
+
+        Raises:
+            Corrupt: what is there does not decode, also when it is read again.
+        """
+        version = known.version
+        if version is None:
+            return self.read()
+        # guard: repeat a damaged conditional read without the condition
+        return read_sound(lambda: self._read_if_changed(known, version), self.clock, again=self._read)
+
+    def _read(self) -> Snapshot[T]:
+        try:
+            found = self.store.get(self.key)
+        except NotFound as error:
+            return _absent(error)
+        return Snapshot(self.decode(found.data), found.version, found.data)
+
+    def _read_if_changed(self, known: Snapshot[T], version: str) -> Snapshot[T]:
+        try:
+            found = self.store.get_if_changed(self.key, version)
+        except NotFound as error:
+            return _absent(error)
+        return known if found is None else Snapshot(self.decode(found.data), found.version, found.data)
+
+    def update(
+        self,
+        change: Callable[[T | None], T | None],
+        is_mine: Callable[[T], bool | None],
+        *,
+        known: Snapshot[T] | None = None,
+    ) -> Snapshot[T]:
+        """Apply `change` exactly once, and return the cell with the change in it.
+
+        Args:
+            change: takes the current value (None if the object is missing) and returns the new one, or None if there
+                is nothing to change. It may run several times; what it raises ends the update with nothing applied.
+            is_mine: whether a value holds this very change; asked after every attempt that was not clearly applied.
+                None if the value can no longer tell.
+            known: a snapshot to start from, to save a read. It may be out of date: whatever `change` decides on it
+                against writing is decided again on a fresh read.
+
+        Raises:
+            Timeout: others kept coming first until the limits were reached. The change was not applied.
+            Unavailable: the store could not be reached within the limits. The change was not applied.
+            Unknown: the change may or may not have been applied, or may yet be.
+        """
+        return _Update(self, change, is_mine).run(known)
+
+    def write(self, snapshot: Snapshot[T], data: Data) -> Outcome:
+        """Write once, only if the cell is still as in `snapshot`; `update` finds out what the outcome means."""
+        if snapshot.version is None:
+            outcome = self.store.create(self.key, data)
+        else:
+            if data == snapshot.data:  # guard: refuse an update that writes the same bytes
+                raise InvalidInput(f"{self.url}: an update must change the bytes, or it could not be told from none")
+            outcome = self.store.replace(self.key, data, snapshot.version)
+        with self._counters:
+            self._writes += 1
+            self._conflicts += isinstance(outcome, NotApplied) and outcome.condition_failed
+            self._throttled += not isinstance(outcome, Applied) and outcome.throttled
+        return outcome
+
+    def wait_for_store(self, seconds: float) -> None:
+        """Wait because the store limits how often this object may be written."""
+        self.clock.sleep(seconds)
+        with self._counters:
+            self._waited += seconds
+
+
+def _absent(error: NotFound) -> Snapshot[T]:
+    if error.bucket:  # guard: a missing bucket is not a missing object
+        raise error  # of an object in a bucket that is not there, nobody can say that it is missing
+    return Snapshot(None, None, b"")
+
+
+class _Update(Generic[T]):
+    """One call of `Register.update`: its attempts, and which version it may have written on without knowing."""
+
+    def __init__(
+        self, register: Register[T], change: Callable[[T | None], T | None], is_mine: Callable[[T], bool | None]
+    ) -> None:
+        self._register = register
+        self._change = change
+        self._is_mine = is_mine
+        self._in_doubt: str | _NothingInDoubt | None = _NOTHING_IN_DOUBT
+        self._answer_lost = False
+        self._last_trouble = ""
+        self._throttled = 0
+        self._waited = 0.0
+        self._retry_after = 0.0
+        self._tried_on: str | None = None
+
+    def run(self, known: Snapshot[T] | None) -> Snapshot[T]:
+        try:
+            return self._run(known)
+        except Unknown:
+            raise
+        except ForebayError as error:
+            if self._in_doubt is _NOTHING_IN_DOUBT:  # guard: report errors as unknown while a write is in doubt
+                raise
+            raise Unknown(
+                f"{self._register.url}: a write may have been applied ({self._last_trouble}), "
+                f"and it could not be found out: {error}"
+            ) from error
+
+    def _run(self, known: Snapshot[T] | None) -> Snapshot[T]:
+        register, clock, limits = self._register, self._register.clock, self._register.limits
+        if left := register.spacing.left(clock.monotonic()):
+            self._wait_for_store(left)
+            known = None
+        began = clock.monotonic()
+        deadline, latest = began + limits.max_seconds, began + _THROTTLED_LONGER * limits.max_seconds
+        unreachable: Unavailable | None = None
+        failed = 0
+        while failed < limits.max_attempts and self._throttled < _MOST_THROTTLED:
+            throttled, tried_on = self._throttled, self._tried_on
+            try:
+                done = self._attempt(known)
+            except Unavailable as error:
+                unreachable, self._last_trouble = error, self._last_trouble or str(error)
+                done = None
+            else:
+                unreachable = None
+            if done is not None:
+                return done
+            known = None
+            if self._throttled > throttled:  # guard: throttled writes use up no attempts
+                if throttled and self._tried_on != tried_on:
+                    # guard: cap the deadline extension of a throttled update
+                    deadline = min(latest, clock.monotonic() + limits.max_seconds)  # another writer got on
+                self._wait_for_store(register.spacing.pause(register.random, self._throttled, self._retry_after))
+            else:
+                failed += 1
+                if failed < limits.max_attempts:
+                    clock.sleep(full_jitter(register.random, failed - 1, _BACKOFF_BASE, _BACKOFF_CAP))
+            if clock.monotonic() >= deadline:
+                break
+        return self._give_up(unreachable)
+
+    def _attempt(self, known: Snapshot[T] | None) -> Snapshot[T] | None:
+        """Read, change and write once; None where it has to be tried again."""
+        register = self._register
+        if known is not None:
+            new = self._change_if_current(known)
+            if new is not None:
+                return self._write(known, new)
+        snapshot = register.read()
+        if self._settle(snapshot):
+            return snapshot
+        new = self._change(snapshot.value)
+        if new is None:
+            if self._in_doubt is not _NOTHING_IN_DOUBT:
+                return None
+            return snapshot
+        return self._write(snapshot, new)
+
+    def _change_if_current(self, known: Snapshot[T]) -> T | None:
+        try:
+            return self._change(known.value)
+        except ForebayError:
+            # guard: retry a refusal based on an old snapshot with a fresh read
+            return None  # perhaps only because `known` is old: a fresh read decides
+
+    def _write(self, snapshot: Snapshot[T], value: T) -> Snapshot[T] | None:
+        data = self._register.encode(value)
+        outcome = self._register.write(snapshot, data)
+        if isinstance(outcome, Applied):
+            self._register.own_version = outcome.version
+            self._register.spacing.note_applied(
+                self._register.clock.monotonic(), throttled=self._throttled > 0, waited=self._waited
+            )
+            return Snapshot(value, outcome.version, data)
+        if outcome.throttled:
+            self._note_throttled(snapshot, outcome.retry_after)
+            if isinstance(outcome, NotApplied):
+                self._last_trouble = outcome.reason
+                return None  # the store has certainly not taken it, and never will
+        self._in_doubt = snapshot.version  # guard: check for our own change after a plain conflict too
+        self._answer_lost |= isinstance(outcome, InDoubt)
+        self._last_trouble = outcome.reason
+        return None
+
+    def _wait_for_store(self, seconds: float) -> None:
+        self._waited += seconds
+        self._register.wait_for_store(seconds)
+
+    def _note_throttled(self, snapshot: Snapshot[T], retry_after: float) -> None:
+        if not self._throttled:
+            self._register.spacing.note_throttled(alone=snapshot.version == self._register.own_version)
+        self._throttled += 1
+        self._retry_after = retry_after
+        self._tried_on = snapshot.version
+
+    def _settle(self, snapshot: Snapshot[T]) -> bool:
+        """Whether the snapshot shows the change. Another version without it ends the doubt."""
+        if self._in_doubt is _NOTHING_IN_DOUBT:
+            return False
+        mine = False if snapshot.value is None else self._is_mine(snapshot.value)
+        if mine:
+            return True
+        if mine is None and self._answer_lost:
+            raise Unknown(
+                f"{self._register.url}: it cannot be told any more if a write was applied ({self._last_trouble})"
+            )
+        if snapshot.version != self._in_doubt:  # guard: keep a write in doubt while its version is still there
+            self._in_doubt = _NOTHING_IN_DOUBT
+            self._answer_lost = False
+        return False
+
+    def _give_up(self, unreachable: Unavailable | None) -> Snapshot[T]:
+        if unreachable is not None:
+            raise unreachable
+        snapshot = self._register.read()
+        if self._settle(snapshot):
+            return snapshot
+        url = self._register.url
+        if self._in_doubt is not _NOTHING_IN_DOUBT:
+            raise Unknown(f"{url}: a write may yet be applied ({self._last_trouble}); read before repeating it")
+        if self._throttled:
+            raise Timeout(
+                f"{url}: the store limits writes to one object, and throttled {self._throttled} writes of this update "
+                f"({self._last_trouble}); nothing was applied. Spread the writers over more partitions"
+            )
+        raise Timeout(
+            f"{url}: other writers kept coming first ({self._last_trouble}); nothing was applied. "
+            "Try again, or spread the writers over more partitions"
+        )

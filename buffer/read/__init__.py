@@ -1,0 +1,1 @@
+"""Reading batches: fetching and decoding what a descriptor names."""

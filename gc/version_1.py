@@ -1,0 +1,36 @@
+"""Collecting a buffer of version 1: safe only while no process pauses for longer than the grace period."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forebay.buffer.base.names import at_time, ulid_in
+
+if TYPE_CHECKING:
+    from forebay.buffer.manifest import Manifest
+    from forebay.gc.sweep import Sweep
+
+_ENTRIES_AT_ONCE = 1000
+
+
+def collect_v1(manifest: Manifest, sweep: Sweep, *, data_prefix: str, store_time_ms: int, grace: float) -> str:
+    """Delete what is older than everything listed and older than the grace period; return the floor that makes.
+
+    Older by name, and by when the store says that it was written: a producer's clock may be behind. `store_time_ms`
+    must have been read before the manifest, which then lists all that was listed by that time.
+    """
+    cutoff_ms = store_time_ms - int(grace * 1000)  # guard: subtract the grace period from the cutoff
+    # guard: keep everything from the oldest listed name on
+    floor = min([at_time(cutoff_ms), *_oldest_listed(manifest)])
+    sweep.delete_below(data_prefix, floor, written_before_ms=cutoff_ms)
+    return floor
+
+
+def _oldest_listed(manifest: Manifest) -> list[str]:
+    """The smallest ULID that a manifest lists, if any; decoded piece by piece."""
+    oldest: list[str] = []
+    for start in range(0, manifest.count, _ENTRIES_AT_ONCE):
+        entries = manifest.entries_after(manifest.first_sequence + start - 1, _ENTRIES_AT_ONCE)
+        names = [ulid for entry in entries if (ulid := ulid_in(entry.location))]
+        oldest = sorted(oldest + names)[:1]
+    return oldest

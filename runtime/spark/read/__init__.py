@@ -1,0 +1,1 @@
+"""Reading buffers with Spark: batch reads and streams."""

@@ -1,0 +1,112 @@
+"""Which batches a job reads, and in how many tasks: packed by bytes, from the manifest's facts alone."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from forebay.buffer.format.model import BatchDescriptor
+    from forebay.buffer.holds import Ticket
+    from forebay.buffer.store import ObjectStore
+    from forebay.runtime.spark.options import Options
+
+SIZING_OPTIONS = ("maxPartitionBytes", "minPartitions")
+_MAX_PARTITION_BYTES = 256 << 20
+_WORTH_A_TASK = 32 << 20
+"""A task costs Spark about a tenth of a second, in which this much could be read."""
+_TASKS_PER_CORE = 2
+_UNKNOWN_BYTES = 16 << 20
+"""What a batch of version 1 is taken for, whose manifest knows no sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One buffer of what is read: a buffer on its own, or a topic's partition. Pickles, its credentials sealed."""
+
+    store: ObjectStore
+    partition: int
+    manifest_path: str
+    hold: Ticket | None = None
+    """What keeps the batches while the job runs; None where nothing does, or something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Batches of one source, in order."""
+
+    source: Source
+    batches: tuple[BatchDescriptor, ...]
+
+
+class Task(InputPartition):
+    """What one task reads: pieces, one after the other."""
+
+    def __init__(self, pieces: Sequence[Piece], sources: Sequence[Source]) -> None:
+        super().__init__(None)
+        self.pieces = tuple(pieces)
+        self.sources = tuple(sources)
+        """All that the job reads: each task keeps the holds of all, since others may wait long for their turn."""
+
+    def __repr__(self) -> str:
+        return f"Task({sum(len(piece.batches) for piece in self.pieces)} batches)"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """How much a task gets."""
+
+    max_partition_bytes: int
+    """At most so many bytes of entries before compression; one batch at least."""
+    min_partitions: int | None
+    """At least so many tasks, if there are as many batches. None is two per core, none of them tiny."""
+
+    @classmethod
+    def of(cls, options: Options) -> Sizing:
+        """What the options say."""
+        most = options.whole("maxPartitionBytes", least=1)
+        return cls(_MAX_PARTITION_BYTES if most is None else most, options.whole("minPartitions", least=1))
+
+    def pack(self, pieces: Iterable[Piece]) -> list[Task]:
+        """Cut what is to be read into tasks of about the same size, each a run of batches in order."""
+        pieces = list(pieces)
+        sources = [piece.source for piece in pieces]
+        found = [(piece.source, batch) for piece in pieces for batch in piece.batches]
+        total = sum(size_of(batch) for _source, batch in found)
+        count = self._count(total)
+        tasks: dict[int, list[tuple[Source, BatchDescriptor]]] = {}
+        before = 0
+        for source, batch in found:
+            size = size_of(batch)
+            # By its middle, so that a large one goes where most of it would.
+            tasks.setdefault((before + size // 2) * count // max(1, total), []).append((source, batch))
+            before += size
+        return [Task(_pieces(found), sources) for found in tasks.values()]
+
+    def _count(self, total: int) -> int:
+        needed = -(-total // self.max_partition_bytes)
+        if self.min_partitions is not None:
+            return max(1, needed, self.min_partitions)
+        # Spark tells a data source nothing of its cluster; the machine that plans is the best guess there is.
+        return max(1, needed, min(_TASKS_PER_CORE * (os.cpu_count() or 1), -(-total // _WORTH_A_TASK)))
+
+
+def size_of(batch: BatchDescriptor) -> int:
+    """The bytes of a batch's entries before compression, as far as the manifest knows."""
+    return _UNKNOWN_BYTES if batch.facts is None else batch.facts.raw_bytes
+
+
+def stored_size_of(batch: BatchDescriptor) -> int:
+    """The bytes of a batch's object, as far as the manifest knows."""
+    return _UNKNOWN_BYTES if batch.facts is None else batch.facts.object_bytes
+
+
+def _pieces(found: list[tuple[Source, BatchDescriptor]]) -> list[Piece]:
+    runs = [list(run) for _partition, run in groupby(found, key=lambda pair: pair[0].partition)]
+    return [Piece(run[0][0], tuple(batch for _source, batch in run)) for run in runs]

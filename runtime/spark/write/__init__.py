@@ -1,0 +1,1 @@
+"""Writing data frames and streams into buffers with Spark."""

@@ -1,0 +1,131 @@
+"""What a task of a writing job does: rows in, stored batches out, which nobody sees until the driver lists them.
+
+Memory: the rows that are gathered, up to `flush_size_bytes` for all partitions together, the batch that is being stored
+meanwhile, and one of Spark's record batches.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.buffer.base.clock import system_random
+from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.topic.keys import partition_for
+from forebay.buffer.write.accumulator import Filling, check_call
+from forebay.buffer.write.upload import BatchStorage
+from forebay.runtime.spark.write.write_job import Pin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from concurrent.futures import Future
+
+    from forebay.buffer.format.model import NewBatch
+    from forebay.buffer.write.accumulator import Filled
+    from forebay.runtime.spark.write.write_job import WriteJob
+
+_TIME_STEP_MS: Final = 1000
+"""Rows that come in within this of each other share one time, and so one item of metadata in the manifest."""
+_KNOWN_KEYS: Final = 1 << 16
+"""Keys whose partition a task remembers: hashing one costs as much as all else that is done for some twenty rows."""
+
+
+class TaskUpload:
+    """One attempt at one task. Whatever it has stored when it dies, the collector takes.
+
+    Args:
+        job: what it belongs to.
+        turn: the partition that rows without a key go to first, in a topic: the same for every attempt.
+    """
+
+    def __init__(self, job: WriteJob, turn: int) -> None:
+        self._job = job
+        self._turn = turn % max(job.partitions, 1)
+        self._random = system_random()
+        self._taken_ms = -_TIME_STEP_MS
+        self._fillings: dict[int, Filling] = {}
+        self._places: dict[int, tuple[Pin, BatchStorage]] = {}
+        self._uploads: list[Future[tuple[int, NewBatch]]] = []
+        self._pool = ThreadPoolExecutor(1)
+        self._home = lru_cache(_KNOWN_KEYS)(partial(partition_for, partitions=job.partitions))
+
+    def store(self, rows: Iterable[pa.RecordBatch]) -> tuple[tuple[int, NewBatch], ...]:
+        """Store all rows, and return the batches that hold them, each with its partition, in the rows' order."""
+        with self._pool:
+            for batch in rows:
+                if batch.num_rows:
+                    self._add(batch)
+            while self._fillings:
+                self._store_fullest()
+            return tuple(upload.result() for upload in self._uploads)
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        nulls = batch.column("value").null_count
+        if nulls:
+            raise InvalidInput(f"column value is null in {nulls} of {batch.num_rows} rows: filter them out")
+        time_ms = self._take_time()
+        for number, rows in self._split(batch):
+            values = _as_binary(rows.column("value"))
+            for metadata, start, count in _runs(rows):
+                filling = self._fillings.setdefault(number, Filling(self._job.flush_size_bytes))
+                filling.apply(check_call(values.slice(start, count), metadata, time_ms))
+                if sum(filling.size() for filling in self._fillings.values()) >= self._job.flush_size_bytes:
+                    self._store_fullest()
+
+    def _take_time(self) -> int:
+        now = self._job.clock.now_ms()
+        if not 0 <= now - self._taken_ms < _TIME_STEP_MS:
+            self._taken_ms = now
+        return self._taken_ms
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield each partition's rows, in order; those without a key go to the one whose turn it is."""
+        if "key" not in batch.schema.names:
+            yield self._turn, batch
+            return
+        keys = _as_binary(batch.column("key")).dictionary_encode()
+        homes = pa.array(map(self._home, keys.dictionary.to_pylist()), pa.int32())
+        numbers = homes.take(keys.indices).fill_null(self._turn)
+        for number in numbers.unique().to_pylist():
+            yield number, batch.filter(pc.equal(numbers, number))
+
+    def _store_fullest(self) -> None:
+        number = max(self._fillings, key=lambda found: self._fillings[found].size())
+        filled, _ = self._fillings.pop(number).freeze()
+        if number == self._turn:
+            self._turn = (self._turn + 1) % max(self._job.partitions, 1)
+        if self._uploads:
+            # guard: store one batch at a time
+            self._uploads[-1].result()  # one at a time, and an error ends the task
+        self._uploads.append(self._pool.submit(self._upload, number, filled))
+
+    def _upload(self, number: int, filled: Filled) -> tuple[int, NewBatch]:
+        if number not in self._places:
+            storage = BatchStorage(self._job.open_buffer(number), clock=self._job.clock, random=self._random)
+            self._places[number] = Pin(self._job, number), storage
+        pin, storage = self._places[number]
+        # guard: name uploads above the floor of the job hold
+        return number, storage.put(filled, above=pin.floor()).batch
+
+
+def _as_binary(column: pa.Array) -> pa.Array:
+    """The same bytes, without a copy."""
+    if pa.types.is_string(column.type):
+        return column.cast(pa.binary())
+    return column.cast(pa.large_binary()) if pa.types.is_large_string(column.type) else column
+
+
+def _runs(rows: pa.RecordBatch) -> Iterator[tuple[bytes, int, int]]:
+    """Yield each run of rows with equal metadata: the metadata, its first row, and how many there are."""
+    if "metadata" not in rows.schema.names:
+        yield b"", 0, rows.num_rows
+        return
+    encoded = pc.run_end_encode(_as_binary(rows.column("metadata")))
+    start = 0
+    for metadata, end in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True):
+        yield metadata or b"", start, end - start
+        start = end

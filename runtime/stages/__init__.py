@@ -1,0 +1,1 @@
+"""The stages of a runtime: reading sources, admission to memory, fetching, decoding, committing, acknowledging."""

@@ -1,0 +1,317 @@
+"""What happens between admission and the frontier: fetch, decode, commit, and who is told (rfcs/0007)."""
+
+from __future__ import annotations
+
+import logging
+from threading import Condition, RLock
+from typing import TYPE_CHECKING, TypeAlias
+
+import pyarrow as pa
+
+from forebay.buffer.base import metrics
+from forebay.buffer.base.backoff import full_jitter
+from forebay.buffer.base.errors import Corrupt, Fenced, InvalidInput, NotFound, Unavailable
+from forebay.runtime import dead_letter
+from forebay.runtime.contract import Fatal, MaybeCommitted, NotCommitted
+from forebay.runtime.dead_letter import Halted
+from forebay.runtime.stages.admission import Admission, held_bytes
+from forebay.runtime.stages.committing import Raised, ask, commit
+from forebay.runtime.stages.source_reader import RETRY_BASE, RETRY_CAP, TRANSIENT, Reading
+from forebay.runtime.stages.stage import Stage
+
+if TYPE_CHECKING:
+    from forebay.buffer.base.clock import Clock, Random
+    from forebay.buffer.eventlog import AuditTrail
+    from forebay.buffer.format.model import BatchDescriptor
+    from forebay.buffer.producer import Producer
+    from forebay.buffer.read.fetch import Batch
+    from forebay.runtime.config import RuntimeConfig
+    from forebay.runtime.contract import Answer, Decoder, Sink
+    from forebay.runtime.stages.portions import Portion
+
+_log = logging.getLogger("forebay.runtime")
+
+Task: TypeAlias = tuple["Reading", "Portion", int]
+"""A batch to fetch: the number of it in its portion."""
+
+
+class Pipeline:
+    """The stages that all sources share, and one lock for everything that is counted."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        config: RuntimeConfig,
+        decoder: Decoder,
+        dead_letters: Producer | None,
+        events: AuditTrail | None,
+        *,
+        clock: Clock,
+        random: Random,
+    ) -> None:
+        self.sink = sink
+        self.config = config
+        self.clock = clock
+        self.random = random
+        self.lock = RLock()
+        self.changed = Condition(self.lock)
+        """Told of what `run` may be waiting for: a failure, a source that is over."""
+        self.failure: BaseException | None = None
+        self.readings: list[Reading] = []
+        self.admission: Admission[Reading] = Admission(config.max_batches, config.max_bytes)
+        self._decoder = decoder
+        self._dead_letters = dead_letters
+        self._events = events
+        self.fetching: Stage[Task] = Stage(
+            "fetch", config.fetch_workers, self._fetch, self.fail, lock=self.lock, clock=clock
+        )
+        self.committing: Stage[tuple[Reading, Portion]] = Stage(
+            "commit", config.commit_workers, self._commit, self.fail, lock=self.lock, clock=clock
+        )
+
+    def start(self) -> None:
+        """Let the stages begin."""
+        self.fetching.start()
+        self.committing.start()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop everything because of an error; the first one counts."""
+        with self.lock:
+            if self.failure is not None:
+                _log.warning("after the runtime had failed: %s", error)
+                return
+            self.failure = error
+            self.fetching.stop()
+            self.committing.stop()
+            # A fence means that somebody else decides; anything that is no error, that this process is ending.
+            # guard: no ack after a fence
+            may_ack = isinstance(error, Exception | KeyboardInterrupt) and not isinstance(error, Fenced)
+            for reading in self.readings:
+                reading.may_ack &= may_ack
+                reading.leave()
+            self.changed.notify_all()
+
+    # Sources
+
+    def join(self, reading: Reading) -> None:
+        """Let a source take part."""
+        with self.lock:
+            self.readings.append(reading)
+            self.admission.join(reading)
+        reading.start()
+
+    def forget(self, reading: Reading) -> None:
+        """Let a source that is over take part no more."""
+        with self.lock:
+            self.readings.remove(reading)
+            self.admission.leave(reading)
+            self.admit()
+            self.changed.notify_all()
+
+    def admit(self) -> None:
+        """Let go on what fits; whoever calls holds the lock."""
+        if self.failure is not None:
+            return
+        for source, portion in self.admission.admit():
+            source.frontier.add(portion)
+            if self.sink.in_order:
+                source.in_order.append(portion)
+            for index in range(len(portion)):
+                self.fetching.put((source, portion, index))
+            if not source.ready:
+                source.wake.notify()  # to look for more
+        metrics.runtime_batches_in_flight.set(self.admission.batches)
+        metrics.runtime_bytes_in_flight.set(self.admission.bytes)
+
+    # Fetching and decoding
+
+    def _fetch(self, task: Task) -> None:
+        reading, portion, index = task
+        if reading.over:
+            return
+        try:
+            self._prepare(reading, portion, index)
+        except TRANSIENT as error:
+            pause = self._pause(portion, f"the store: {error}")
+            sequence = portion.descriptors[index].sequence
+            _log.warning("%s: fetching batch %d again in %.1f s: %s", reading.url, sequence, pause, error)
+            self.fetching.put(task, after=pause)
+            return
+        self.arrive(reading, portion)
+
+    def _prepare(self, reading: Reading, portion: Portion, index: int) -> None:
+        """Fetch and decode one batch, or keep it as a dead letter."""
+        descriptor = portion.descriptors[index]
+        try:
+            batch = reading.fetcher.fetch(descriptor)
+        except (Corrupt, NotFound) as error:
+            if isinstance(error, NotFound):
+                if error.bucket:
+                    raise
+                # It is no dead letter if another runtime has committed it, and the collector taken it, meanwhile.
+                reading.consumer.check_missing(descriptor)
+            self._bury(reading, descriptor, None, _describe(error))
+            return
+        try:
+            table = self._decoder(batch)
+        except MemoryError:
+            raise  # this machine's fault, not the batch's
+        except Exception as error:  # noqa: BLE001 - a decoder may raise anything
+            _check_same_again(reading, batch)  # guard: fetch a batch without checksum again before poisoning it
+            self._bury(reading, descriptor, batch, _describe(error))
+            return
+        if not isinstance(table, pa.Table):
+            raise InvalidInput(
+                f"{reading.url}: a decoder must return a pyarrow.Table, not {type(table).__name__}, as of batch "
+                f"{descriptor.sequence}"
+            )
+        held = held_bytes(batch, table)
+        with self.lock:
+            reading.sizes.learn(batch, held)
+            reading.bytes_read += batch.decoded.raw_bytes
+            portion.fill(index, batch, table)
+            if not reading.over:
+                self.admission.correct(reading, portion, index, held)
+                self.admit()  # it mostly turns out to be less
+
+    def arrive(self, reading: Reading, portion: Portion) -> None:
+        """Count a part of a portion as here; once all are, it is committed when it is its turn."""
+        with self.lock:
+            portion.missing -= 1
+            if portion.missing:
+                return
+            portion.attempts, portion.trouble = 0, ""
+            if self.sink.in_order:
+                self._give_turn(reading)
+            else:
+                self._submit(reading, portion)
+
+    def _give_turn(self, reading: Reading) -> None:
+        # guard: one commit at a time for ordered sinks
+        while reading.in_order and not reading.committing and not reading.in_order[0].missing:
+            portion = reading.in_order.popleft()
+            reading.committing = bool(portion.rows)
+            self._submit(reading, portion)
+
+    def _submit(self, reading: Reading, portion: Portion) -> None:
+        if portion.rows:
+            self.committing.put((reading, portion))
+        else:
+            self._finish(reading, portion)
+
+    # Committing
+
+    def _commit(self, item: tuple[Reading, Portion]) -> None:
+        reading, portion = item
+        if reading.over:
+            return
+        began = self.clock.monotonic()
+        answer: Answer | None = ask(self.sink, portion.identity) if portion.asks else None
+        if answer is None:
+            answer = self._send(reading, portion)
+            metrics.runtime_commit_duration.record(self.clock.monotonic() - began, reading.attributes)
+        kind = "Raised" if isinstance(answer, Raised) else type(answer).__name__
+        metrics.runtime_commits.add(1, {**reading.attributes, "answer": kind})
+        if isinstance(answer, NotCommitted | MaybeCommitted):
+            self._commit_again(reading, portion, answer)
+            return
+        if isinstance(answer, Fatal):
+            if not answer.poison:
+                raise Halted(f"{reading.url}: the sink refused {portion.identity}: {answer.reason}")
+            try:
+                for batch in portion.batches:
+                    self._bury(reading, batch.descriptor, batch, answer.reason)
+            except TRANSIENT as error:
+                self._commit_again(reading, portion, NotCommitted(f"the dead letters: {error}"))
+                return
+            portion.rows = 0
+        with self.lock:
+            reading.committing = False
+            self._finish(reading, portion)
+            self._give_turn(reading)
+
+    def _send(self, reading: Reading, portion: Portion) -> Answer:
+        try:
+            whole = portion.commit(reading.url)
+        except MemoryError as error:
+            return Fatal(_describe(error))
+        except pa.ArrowException as error:
+            return Fatal(f"its batches do not make one table: {error}", poison=True)
+        return commit(self.sink, whole)
+
+    def _commit_again(self, reading: Reading, portion: Portion, answer: NotCommitted | MaybeCommitted) -> None:
+        with self.lock:
+            portion.failures = portion.failures + 1 if isinstance(answer, Raised) else 0
+            portion.asks = isinstance(answer, MaybeCommitted)  # guard: check after a commit that may have happened
+        if portion.failures >= self.config.max_failures:
+            raise Halted(
+                f"{reading.url}: the sink failed {portion.failures} times in a row on {portion.identity}, at last with "
+                f"{answer.reason}"
+            )
+        pause = self._pause(portion, f"the sink: {answer.reason}")
+        _log.warning("%s: committing %s again in %.1f s: %s", reading.url, portion.identity, pause, answer.reason)
+        self.committing.put((reading, portion), after=pause)
+
+    def _finish(self, reading: Reading, portion: Portion) -> None:
+        """Count a portion as done; whoever calls holds the lock."""
+        if reading.over:
+            return
+        metrics.runtime_rows.add(portion.rows, reading.attributes)
+        reading.rows += portion.rows
+        reading.commits += bool(portion.rows)
+        portion.done = True
+        portion.empty()
+        self.admission.free_bytes(reading, portion)
+        self.admission.free_batches(reading, reading.frontier.advance(self.clock.monotonic()))
+        reading.measure()
+        reading.wake.notify()
+        self.admit()
+
+    def _pause(self, portion: Portion, trouble: str) -> float:
+        """Note why a portion has to be tried again, and return after how many seconds."""
+        with self.lock:
+            pause = full_jitter(self.random, portion.attempts, RETRY_BASE, RETRY_CAP)
+            portion.attempts += 1
+            portion.trouble = trouble
+        return pause
+
+    # Poison
+
+    def _bury(self, reading: Reading, descriptor: BatchDescriptor, batch: Batch | None, reason: str) -> None:
+        if self._dead_letters is None:
+            raise Halted(
+                f"{reading.url}: batch {descriptor.sequence} cannot be used: {reason}. Mend the cause, or give the "
+                "runtime dead_letters, a Producer, to put such batches aside; then start it again"
+            )
+        dead_letter.keep(
+            self._dead_letters, descriptor, batch, reader=reading.reader, fetcher=reading.fetcher, error=reason
+        )
+        _log.error("%s: batch %d is a dead letter now: %s", reading.url, descriptor.sequence, reason)
+        metrics.runtime_dead_letters.add(1, reading.attributes)
+        if self._events is not None:
+            self._events.record(
+                "dead_letter",
+                reading.url,
+                objects=[descriptor.location],
+                group=reading.reader.group,
+                sequence=descriptor.sequence,
+                error=reason,
+            )
+        with self.lock:
+            reading.dead_letters += 1
+
+
+def _check_same_again(reading: Reading, batch: Batch) -> None:
+    """Raise `Unavailable` if a batch without a checksum (version 1) is not the same when it is fetched again."""
+    if batch.descriptor.facts is not None:
+        return
+    try:
+        again = reading.fetcher.fetch(batch.descriptor)
+    except (Corrupt, NotFound):
+        return
+    if not again.arrow.equals(batch.arrow):
+        raise Unavailable(f"{reading.url}: batch {batch.sequence} was not the same when it was fetched again")
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,151 @@
+"""Portions: what one commit carries, and how the batches of a source are cut into them (rfcs/0007)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from forebay.runtime.contract import Commit, CommitIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from forebay.buffer.format.model import BatchDescriptor, Reader
+    from forebay.buffer.read.fetch import Batch
+    from forebay.runtime.contract import Combining
+
+
+class Portion:
+    """Contiguous batches of one source that are committed together, and what is known of them on their way."""
+
+    __slots__ = (
+        "_batches", "_tables", "asks", "attempts", "descriptors", "done", "failures", "identity", "missing", "replay",
+        "reserved", "rows", "trouble",
+    )  # fmt: skip
+
+    def __init__(self, reader: Reader, descriptors: Sequence[BatchDescriptor], *, replay: bool) -> None:
+        self.descriptors = descriptors
+        self.identity = CommitIdentity(
+            reader.source, reader.group, reader.generation, descriptors[0].sequence, descriptors[-1].sequence
+        )
+        self.replay = replay
+        """Whether an earlier process may have committed it."""
+        self.asks = replay  # guard: check before committing a replay
+        """Whether `check_committed` has to say no before it is committed."""
+        self.attempts = 0
+        """Tries that did not end it: pauses grow with them."""
+        self.failures = 0
+        """Exceptions in a row that did not say what they mean."""
+        self.trouble = ""
+        """Why it is tried again."""
+        self.missing = len(descriptors) + 1  # guard: record ranges before they are committed
+        """Batches that are not fetched and decoded yet; and one more until it is recorded."""
+        self.reserved: list[int] = []
+        """Bytes of the budget, for each batch."""
+        self.done = False
+        self.rows = 0
+        self._batches: list[Batch | None] = [None] * len(descriptors)
+        self._tables: list[pa.Table | None] = [None] * len(descriptors)
+
+    def __len__(self) -> int:
+        return len(self.descriptors)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def fill(self, index: int, batch: Batch, table: pa.Table) -> None:
+        """Put in what a batch turned out to hold."""
+        self._batches[index] = batch
+        self._tables[index] = table
+        self.rows += table.num_rows
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """Those that could be decoded."""
+        return tuple(batch for batch in self._batches if batch is not None)
+
+    def commit(self, url: str) -> Commit:
+        """Return what the sink gets.
+
+        Raises:
+            pa.ArrowException: the batches' columns contradict each other.
+        """
+        tables = [table for table in self._tables if table is not None and table.num_rows]
+        if len(tables) > 1:
+            tables = [pa.concat_tables(tables, promote_options="permissive")]
+        self._tables = list(tables)  # put together once, however often it is tried
+        return Commit(self.identity, url, self.batches, tables[0], replay=self.replay)
+
+    def empty(self) -> None:
+        """Let go of everything that takes memory."""
+        self._batches = []
+        self._tables = []
+
+
+class Cutter:
+    """Cuts the batches of one source into portions: as recorded, as the sink likes them, or one each.
+
+    Args:
+        planned: where portions end that the consumer before has recorded: they are cut the same way again.
+        combining: how the sink likes them; None for one batch each.
+        most: how many batches a portion may have at most: so many that others have room beside it.
+        raw_bytes: how many bytes a batch holds before compression.
+    """
+
+    def __init__(
+        self,
+        planned: Iterable[int],
+        combining: Combining | None,
+        most: int,
+        raw_bytes: Callable[[BatchDescriptor], int],
+    ) -> None:
+        self._planned = set(planned)
+        self._last_planned = max(self._planned, default=-1)
+        self._combining = combining
+        self._most = most
+        self._raw_bytes = raw_bytes
+        self._open: list[BatchDescriptor] = []
+        self._size = 0
+        self._since = 0.0
+
+    def add(self, descriptors: Iterable[BatchDescriptor], now: float) -> list[list[BatchDescriptor]]:
+        """Return the portions that are complete with these batches."""
+        cut = []
+        for descriptor in descriptors:
+            if self._open and descriptor.sequence != self._open[-1].sequence + 1:
+                cut += self.close()  # retention dropped what was between
+            if not self._open:
+                self._since = now
+            self._open.append(descriptor)
+            self._size += self._raw_bytes(descriptor)
+            if self._is_complete(descriptor.sequence):
+                cut += self.close()
+        return cut
+
+    def close(self) -> list[list[BatchDescriptor]]:
+        """Return what is there as a portion, if anything is."""
+        cut = [self._open] if self._open else []
+        self._open, self._size = [], 0
+        return cut
+
+    @property
+    def due(self) -> float | None:
+        """When what is there has waited long enough for more; None if nothing is, or if it was planned to be longer.
+
+        A planned portion has to be cut as it was recorded, however long the rest takes: it may have been committed so.
+        """
+        if not self._open or self._combining is None or self._open[-1].sequence < self._last_planned:
+            return None
+        return self._since + self._combining.max_seconds
+
+    def __len__(self) -> int:
+        """How many batches wait for more."""
+        return len(self._open)
+
+    def _is_complete(self, sequence: int) -> bool:
+        if sequence <= self._last_planned:
+            return sequence in self._planned
+        if self._combining is None:
+            return True
+        return self._size >= self._combining.target_bytes or len(self._open) >= self._most

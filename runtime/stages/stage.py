@@ -1,0 +1,119 @@
+"""Stages: threads that do one kind of work in the order it came, now or after a pause."""
+
+from __future__ import annotations
+
+import heapq
+from itertools import count
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from forebay.buffer.base import metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from threading import RLock
+
+    from forebay.buffer.base.clock import Clock
+
+T = TypeVar("T")
+
+
+class Stage(Generic[T]):
+    """So many threads, and what waits for them; admission bounds how much that can be.
+
+    The threads are daemons: one that hangs in a sink must not keep the process alive.
+
+    Args:
+        name: for people and for metrics.
+        threads: how many.
+        work: what is done with each item.
+        failed: told what `work` raises.
+        lock: the runtime's.
+        clock: what pauses are measured by.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        threads: int,
+        work: Callable[[T], None],
+        failed: Callable[[BaseException], None],
+        *,
+        lock: RLock,
+        clock: Clock,
+    ) -> None:
+        self.name = name
+        self.threads = threads
+        self.busy = 0
+        """Threads at work."""
+        self._work = work
+        self._failed = failed
+        self._clock = clock
+        self._wake = Condition(lock)
+        self._idle = Condition(lock)
+        self._order = count()
+        self._waiting: list[tuple[float, int, T]] = []
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin."""
+        for number in range(self.threads):
+            Thread(target=self._run, name=f"forebay-{self.name}-{number}", daemon=True).start()
+
+    def put(self, item: T, *, after: float = 0.0) -> None:
+        """Let an item be worked on, after so many seconds at the earliest."""
+        with self._wake:
+            heapq.heappush(self._waiting, (self._clock.monotonic() + after, next(self._order), item))
+            self._wake.notify()
+
+    def stop(self) -> None:
+        """Begin nothing more. What is being worked on goes on."""
+        with self._wake:
+            self._stopped = True
+            self._waiting.clear()
+            self._wake.notify_all()
+
+    def wait_until_idle(self, deadline: float) -> bool:
+        """Wait for the items that are being worked on, and return whether they ended in time."""
+        with self._idle:
+            while self.busy and self._clock.wait_until(self._idle, deadline):
+                pass
+            return not self.busy
+
+    def __len__(self) -> int:
+        """How many items wait."""
+        return len(self._waiting)
+
+    def _run(self) -> None:
+        try:
+            self._work_until_stopped()
+        except BaseException as error:  # noqa: BLE001 - a stage without threads would leave `run` waiting
+            self._failed(error)
+
+    def _work_until_stopped(self) -> None:
+        while True:
+            with self._wake:
+                while not self._stopped and (not self._waiting or not self._is_due()):
+                    self._clock.wait_until(self._wake, self._waiting[0][0] if self._waiting else None)
+                if self._stopped:
+                    return
+                item = heapq.heappop(self._waiting)[2]
+                self.busy += 1
+                self._measure()
+            try:
+                self._work(item)
+            except BaseException as error:  # noqa: BLE001 - it is raised by run()
+                self._failed(error)
+            finally:
+                del item  # or what it holds would stay in memory until the next one comes
+                with self._wake:
+                    self.busy -= 1
+                    self._measure()
+                    if not self.busy:
+                        self._idle.notify_all()
+
+    def _is_due(self) -> bool:
+        return self._waiting[0][0] <= self._clock.monotonic()
+
+    def _measure(self) -> None:
+        metrics.runtime_stage_depth.set(len(self._waiting) + self.busy, {"stage": self.name})

@@ -1,0 +1,347 @@
+"""Writing to a topic: by key or in turns, one memory bound over all partitions: rfcs/0005, "Topics"."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from threading import Event, Thread
+
+import pytest
+
+from forebay.buffer.base.errors import Backpressure, Closed, InvalidInput, Timeout, Unavailable
+from forebay.buffer.consumer import Consumer
+from forebay.buffer.coordinator import Durability
+from forebay.buffer.store.base import Data
+from forebay.buffer.store.memory import MemoryStore
+from forebay.buffer.topic import Topic, TopicConsumer, TopicProducer, add_partitions, create_topic, partition_for
+from forebay.buffer.topic.topic import LOOK_SECONDS
+from forebay.testing import Fault, FaultyStore, ManualClock
+
+LONG = 10_000.0
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> MemoryStore:
+    store = MemoryStore(f"memory://{request.node.name}/topic")
+    create_topic(store, 4)
+    return store
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def entries_by_partition(store: MemoryStore) -> dict[int, list[bytes]]:
+    topic = Topic(store)
+    return {
+        number: [entry for batch in Consumer(topic.partition(number)) for entry in batch.entries]
+        for number in range(topic.partitions)
+    }
+
+
+def used(store: MemoryStore) -> list[int]:
+    return [number for number, entries in entries_by_partition(store).items() if entries]
+
+
+def key_for(partition: int, partitions: int = 4) -> bytes:
+    return next(key for key in map(str.encode, map(str, range(10_000))) if partition_for(key, partitions) == partition)
+
+
+# By key
+
+
+def test_calls_of_one_key_are_read_in_the_order_produced(store: MemoryStore) -> None:
+    keys = [f"customer-{number}".encode() for number in range(10)]
+    with TopicProducer(store, flush_size_bytes=200) as producer:
+        for number in range(300):
+            producer.produce(b"%s %03d" % (keys[number % 10], number), key=keys[number % 10])
+    found = entries_by_partition(store)
+    assert sum(map(len, found.values())) == 300
+    for number, entries in found.items():
+        for entry in entries:
+            assert partition_for(entry.split()[0], 4) == number
+        for key in keys:
+            of_key = [entry for entry in entries if entry.startswith(key + b" ")]
+            assert of_key == sorted(of_key)
+
+
+PRODUCE = textwrap.dedent("""
+    import sys
+    from forebay.buffer.topic import TopicProducer
+
+    with TopicProducer(sys.argv[1]) as producer:
+        for number in range(50):
+            producer.produce(b"%s %03d" % (sys.argv[2].encode(), number), key=b"customer-%d" % (number % 5))
+""")
+
+
+def test_key_goes_to_the_same_partition_from_every_process(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/topic"
+    topic = create_topic(url, 4)
+    processes = [
+        subprocess.Popen([sys.executable, "-c", PRODUCE, url, name], env={"PYTHONHASHSEED": seed})
+        for name, seed in (("first", "1"), ("second", "2"))
+    ]
+    assert [process.wait(timeout=60) for process in processes] == [0, 0]
+    total = 0
+    for number in range(4):
+        entries = [entry for batch in Consumer(topic.partition(number)) for entry in batch.entries]
+        total += len(entries)
+        for name in (b"first", b"second"):
+            of_name = [entry for entry in entries if entry.startswith(name)]
+            assert of_name == sorted(of_name)
+        for entry in entries:
+            assert partition_for(b"customer-%d" % (int(entry.split()[1]) % 5), 4) == number
+    assert total == 100
+
+
+@pytest.mark.parametrize("key", ["text", 7])
+def test_key_that_is_not_bytes_is_refused(store: MemoryStore, key: object) -> None:
+    with TopicProducer(store) as producer, pytest.raises(InvalidInput, match="a key must be bytes"):
+        producer.produce(b"x", key=key)  # type: ignore[arg-type]  # what a caller might try
+    assert used(store) == []
+
+
+# In turns
+
+
+def test_calls_without_a_key_stay_in_one_partition_until_a_batch_is_due(store: MemoryStore, clock: ManualClock) -> None:
+    with TopicProducer(store, flush_interval=LONG, flush_size_bytes=1000, clock=clock) as producer:
+        for _ in range(10):
+            producer.produce(bytes(96))  # a hundred bytes in a batch
+        first = producer.flush()
+        first.result(timeout=10)
+        assert len(used(store)) == 1, "all ten fit into one batch"
+    batches = [len(list(Consumer(Topic(store).partition(number)))) for number in range(4)]
+    assert sorted(batches) == [0, 0, 0, 1]
+
+
+def test_next_partition_takes_its_turn_when_a_batch_is_full(store: MemoryStore, clock: ManualClock) -> None:
+    with TopicProducer(store, flush_interval=LONG, flush_size_bytes=1000, clock=clock) as producer:
+        for _ in range(40):
+            producer.produce(bytes(96))
+    assert {len(entries) for entries in entries_by_partition(store).values()} == {10}
+
+
+def test_next_partition_takes_its_turn_with_every_flush_interval(store: MemoryStore, clock: ManualClock) -> None:
+    with TopicProducer(store, flush_interval=1.0, clock=clock) as producer:
+        for _ in range(4):
+            producer.produce(b"a")
+            producer.produce(b"b")
+            clock.advance(1.0)
+    assert entries_by_partition(store) == {number: [b"a", b"b"] for number in range(4)}
+
+
+def test_next_partition_takes_its_turn_after_a_flush(store: MemoryStore, clock: ManualClock) -> None:
+    with TopicProducer(store, flush_interval=LONG, clock=clock) as producer:
+        for _ in range(4):
+            producer.produce(b"a")
+            producer.flush()
+    assert entries_by_partition(store) == {number: [b"a"] for number in range(4)}
+
+
+def test_producers_begin_at_different_partitions(store: MemoryStore) -> None:
+    for seed in range(20):
+        with TopicProducer(store, random=Random(seed)) as producer:
+            producer.produce(b"a")
+    assert len(used(store)) == 4
+
+
+# Handles, flush, close
+
+
+def test_handle_is_done_once_the_entries_are_durable(store: MemoryStore) -> None:
+    with TopicProducer(store) as producer:
+        producer.produce([b"a", b"b"], b"svc", key=b"k").result(timeout=10)
+        found = [(list(b.entries), b.metadata[0].payload) for _, b in TopicConsumer(store)]
+        assert found == [([b"a", b"b"], b"svc")]
+
+
+def test_flush_makes_every_partition_durable(store: MemoryStore, clock: ManualClock) -> None:
+    with TopicProducer(store, flush_interval=LONG, clock=clock) as producer:
+        handles = [producer.produce(b"x", key=key_for(number)) for number in range(4)]
+        flush = producer.flush()
+        flush.wait(Durability.DURABLE, timeout=10)
+        assert flush.done()
+        assert all(handle.done() for handle in handles)
+        assert producer.buffered_bytes == 0
+
+
+def test_flush_and_handles_can_be_awaited(store: MemoryStore) -> None:
+    async def main() -> None:
+        async with TopicProducer(store, flush_interval=LONG) as producer:
+            handles = [producer.produce(b"x", key=key_for(number)) for number in range(4)]
+            await producer.flush()
+            for handle in handles:
+                await handle
+
+    asyncio.run(main())
+    assert used(store) == [0, 1, 2, 3]
+
+
+def test_flush_that_is_not_done_in_time_times_out(store: MemoryStore) -> None:
+    faulty = FaultyStore(store, {0: Fault.STALL}, only={"put"})
+    producer = TopicProducer(faulty, flush_interval=LONG)
+    producer.produce(b"x")
+    with pytest.raises(Timeout):
+        producer.flush().result(timeout=0)
+    faulty.release()
+    producer.close()
+
+
+def test_close_makes_all_durable_and_refuses_what_comes_after(store: MemoryStore, clock: ManualClock) -> None:
+    producer = TopicProducer(store, flush_interval=LONG, clock=clock)
+    for number in range(3):
+        producer.produce(b"x", key=key_for(number))
+    producer.close()
+    producer.close()
+    assert used(store) == [0, 1, 2]
+    for number in range(4):  # those that were open, and the one that was not
+        with pytest.raises(Closed):
+            producer.produce(b"x", key=key_for(number))
+    with pytest.raises(Closed):
+        producer.flush()
+
+
+def test_batch_that_fails_fails_its_own_handles_and_the_close(store: MemoryStore, clock: ManualClock) -> None:
+    faulty = FaultyStore(store, dict.fromkeys(range(10**4), Fault.FAIL), only={"put"})
+    way = FaultyStore(faulty)
+    producer = TopicProducer(way, flush_interval=LONG, clock=clock)
+    lost = producer.produce(b"x", key=key_for(0))
+    with pytest.raises(Unavailable):
+        producer.flush().wait()
+    with pytest.raises(Unavailable):
+        lost.result(timeout=10)
+    way.inner = store
+    kept = producer.produce(b"x", key=key_for(1))
+    producer.close()
+    kept.result(timeout=10)
+    assert used(store) == [1]
+
+
+def test_close_tells_what_could_not_be_stored(store: MemoryStore, clock: ManualClock) -> None:
+    failed = Event()
+
+    class Troubled(MemoryStore):
+        """Partition 1 stores nothing, and partition 0 only after that was noticed."""
+
+        def put(self, key: str, data: Data) -> str:
+            if key.startswith("p-00001/"):
+                raise Unavailable("partition 1 is out of order")
+            assert failed.wait(timeout=30)
+            return super().put(key, data)
+
+    producer = TopicProducer(Troubled(store.url), flush_interval=LONG, clock=clock)
+    producer.produce(b"x", key=key_for(0))
+    producer.produce(b"x", key=key_for(1)).add_done_callback(lambda _: failed.set())
+    with pytest.raises(Unavailable, match="out of order"):
+        producer.close()
+    producer.close()
+    assert used(store) == [0]
+
+
+# One bound on memory
+
+
+@pytest.fixture
+def full(store: MemoryStore, clock: ManualClock) -> Iterator[tuple[TopicProducer, FaultyStore]]:
+    """A producer whose partition 0 holds 900 of 1,000 bytes and cannot get rid of them."""
+    faulty = FaultyStore(store, {0: Fault.STALL}, only={"put"})
+    producer = TopicProducer(faulty, flush_interval=LONG, max_buffered_bytes=1000, clock=clock)
+    producer.produce(bytes(900 - 45), key=key_for(0))
+    yield producer, faulty
+    faulty.release()
+    producer.close()
+
+
+def test_bytes_of_all_partitions_count_together(full: tuple[TopicProducer, FaultyStore]) -> None:
+    producer, _ = full
+    assert producer.buffered_bytes == 900
+    producer.try_produce(bytes(10), key=key_for(1))
+    with pytest.raises(Backpressure, match="955 bytes of at most 1000 are held") as refused:
+        producer.try_produce(bytes(50), key=key_for(2))
+    assert refused.value.write == bytes(50)
+
+
+def test_produce_waits_for_room_no_longer_than_asked(full: tuple[TopicProducer, FaultyStore]) -> None:
+    producer, _ = full
+    with pytest.raises(Timeout) as refused:
+        producer.produce(bytes(100), key=key_for(1), timeout=0)
+    assert refused.value.write == bytes(100)
+
+
+def test_produce_goes_on_when_another_partition_has_stored_its_batch(full: tuple[TopicProducer, FaultyStore]) -> None:
+    producer, faulty = full
+    waiting = Thread(target=producer.produce, args=(bytes(500),), kwargs={"key": key_for(1)})
+    waiting.start()
+    faulty.release()
+    waiting.join(timeout=10)
+    assert not waiting.is_alive()
+    assert producer.buffered_bytes == 545, "the first batch was flushed to make room, although no interval was over"
+
+
+def test_call_larger_than_the_bound_goes_in_alone(store: MemoryStore) -> None:
+    with TopicProducer(store, max_buffered_bytes=100) as producer:
+        producer.produce(bytes(1000), key=key_for(0)).result(timeout=10)
+        producer.produce(bytes(1000), key=key_for(1)).result(timeout=10)
+    assert used(store) == [0, 1]
+
+
+def test_many_threads_never_hold_more_than_the_bound(store: MemoryStore) -> None:
+    highest = 0
+    producer = TopicProducer(store, max_buffered_bytes=2000, flush_interval=0.01)
+
+    def produce(thread: int) -> None:
+        nonlocal highest
+        for number in range(50):
+            producer.produce(bytes(300), key=b"%d" % (thread * 50 + number))
+            highest = max(highest, producer.buffered_bytes)
+
+    threads = [Thread(target=produce, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    producer.close()
+    assert 0 < highest <= 2000
+    assert sum(map(len, entries_by_partition(store).values())) == 200
+
+
+def test_partition_with_too_long_a_backlog_refuses_entries(store: MemoryStore) -> None:
+    with TopicProducer(store, max_backlog_bytes=1) as producer:
+        producer.produce(b"x", key=key_for(0)).result(timeout=10)
+    with TopicProducer(store, max_backlog_bytes=1) as producer:
+        with pytest.raises(Backpressure, match=r"p-00000.*retains"):
+            producer.produce(b"x", key=key_for(0))
+        producer.produce(b"x", key=key_for(1)).result(timeout=10)
+
+
+# New partitions
+
+
+def test_new_partitions_are_noticed(store: MemoryStore, clock: ManualClock) -> None:
+    with TopicProducer(store, flush_interval=LONG, clock=clock) as producer:
+        add_partitions(store, 6)
+        key = key_for(5, 6)
+        producer.produce(b"before", key=key)
+        assert producer.partitions == 4
+        clock.advance(LOOK_SECONDS)
+        producer.produce(b"after", key=key)
+        assert producer.partitions == 6
+    found = entries_by_partition(store)
+    assert found[partition_for(key, 4)] == [b"before"]
+    assert found[5] == [b"after"]
+
+
+def test_look_for_new_partitions_that_fails_stops_nothing(store: MemoryStore, clock: ManualClock) -> None:
+    faulty = FaultyStore(store, {0: Fault.FAIL}, only={"get_if_changed"})
+    with TopicProducer(faulty, flush_interval=LONG, clock=clock) as producer:
+        clock.advance(LOOK_SECONDS)
+        producer.produce(b"x", key=key_for(2))
+    assert used(store) == [2]

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import sys
+from random import Random
+
+import pyarrow as pa
+import pytest
+
+from forebay.buffer.base.errors import InvalidInput, Unavailable
+from forebay.buffer.format.batch import Compression, Version, decode_batch, encode_blocks, write_block
+from forebay.buffer.format.block_v2 import Lengths, lengths_of
+from forebay.buffer.write.accumulator import BLOCK_BYTES, Filled, Filling, _spare, check_call
+
+LARGE = [bytes([65 + i % 26]) * 1000 for i in range(3 * BLOCK_BYTES // 1000)]
+
+
+def entries_of(filled: Filled) -> list[bytes]:
+    """What is in the batch that is made of it."""
+    data = encode_blocks(filled.take_block(), filled.count, version=filled.version)
+    assert data[-2:] == filled.version.to_bytes(2, "little")
+    batch = decode_batch(data)
+    assert (len(batch), batch.raw_bytes) == (filled.count, filled.raw_bytes)
+    return list(batch.entries)
+
+
+@pytest.mark.parametrize("flush_size_bytes", [1 << 30, 1])
+@pytest.mark.parametrize("in_one_piece", [False, True])
+@pytest.mark.parametrize("version", [1, 2])
+def test_calls_of_every_kind_keep_their_order_in_one_batch(
+    version: Version, in_one_piece: bool, flush_size_bytes: int
+) -> None:
+    small = [b"a", b"", b"b" * 50_000]
+    middling = [b"m%d" % i for i in range(100)]
+    array = pa.array([b"c", b"d"])
+    calls = (
+        b"first", small, middling, pa.array(middling), pa.array(middling).cast(pa.large_binary()), LARGE, array,
+        pa.chunked_array([pa.array(middling[:50]), pa.array(middling[50:])]), tuple(small),
+        pa.chunked_array([pa.array(LARGE)]), b"last",
+    )  # fmt: skip
+    filling = Filling(flush_size_bytes, version=version, in_one_piece=in_one_piece)
+    for call in calls:
+        filling.apply(check_call(call, b"", 0))  # type: ignore[arg-type]  # any of what a call takes
+    filled, _ = filling.freeze()
+    assert entries_of(filled) == [
+        b"first", *small, *middling, *middling, *middling, *LARGE, b"c", b"d", *middling, *small, *LARGE, b"last",
+    ]  # fmt: skip
+    assert sum(map(len, filled.blocks.take())) == 0, "the frozen batch lets go of what was taken from it"
+
+
+@pytest.mark.parametrize("call", [b"x" * 1000, [b"x" * 1000] * 100, pa.array([b"x" * 1000] * 100)])
+def test_many_small_calls_share_blocks(call: object) -> None:
+    filling = Filling(1 << 30)
+    while filling.size() < 5 * BLOCK_BYTES // 2:
+        filling.apply(check_call(call, b"", 0))  # type: ignore[arg-type]  # any of what a call takes
+    filled, _ = filling.freeze()
+    assert len(filled.take_block()) == 4, "two pieces, what is left, and the lengths"
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_small_batch_is_one_piece_and_sets_no_memory_aside_for_a_full_one(calls: int) -> None:
+    before = pa.total_allocated_bytes()
+    filling = Filling(64 << 20, in_one_piece=True)
+    for _ in range(calls):
+        filling.apply(check_call([b"x" * 300_000], b"", 0))
+    filled, _ = filling.freeze()
+    if calls == 1:
+        assert pa.total_allocated_bytes() - before < 1 << 20
+    assert [len(piece) for piece in filled.take_block()] == [filled.raw_bytes]
+
+
+@pytest.mark.parametrize("call", [[b"x" * 1000] * 100, LARGE])
+def test_blocks_that_shrink_become_one_piece(call: list[bytes]) -> None:
+    filling = Filling(64 << 20, in_one_piece=True)
+    while filling.size() < 20 << 20:
+        applied = check_call(call, b"", 0)
+        memory = applied.memory
+        filling.apply(applied)
+        assert applied.parts == [], "what was copied is not kept twice"
+        assert applied.memory == memory, "what was taken of a bound is what is given back to it"
+    filled, _ = filling.freeze()
+    assert [len(block) for block in filled.take_block()] == [filled.raw_bytes]
+
+
+def fill_one_piece(letter: bytes, flush_size_bytes: int = 8 << 20) -> Filled:
+    filling = Filling(flush_size_bytes, in_one_piece=True)
+    for _ in range(3):
+        filling.apply(check_call([letter * 300_000], b"", 0))
+    return filling.freeze()[0]
+
+
+def address_of(piece: memoryview) -> int:
+    return int(pa.py_buffer(piece).address)
+
+
+def test_memory_of_a_batch_is_used_again_once_the_batch_is_made() -> None:
+    first = fill_one_piece(b"a")
+    (taken,) = first.take_block()
+    (other,) = fill_one_piece(b"b").take_block()
+    assert address_of(other) != address_of(taken), "the first one is still in use"
+    first.reuse_block()
+    first.reuse_block()  # no more than once
+    again = fill_one_piece(b"c")
+    (piece,) = again.take_block()
+    assert address_of(piece) == address_of(taken)
+    (next_one,) = fill_one_piece(b"d").take_block()
+    assert address_of(next_one) not in {address_of(piece), address_of(other)}
+    assert list(decode_batch(encode_blocks([piece], again.count)).entries) == [b"c" * 300_000] * 3
+
+
+@pytest.mark.parametrize(("flush_size_bytes", "kept"), [(8 << 20, 2), (24 << 20, 2), (25 << 20, 0)])
+def test_little_memory_is_kept_for_later_batches(flush_size_bytes: int, kept: int) -> None:
+    _spare.clear()
+    filled = [fill_one_piece(b"x", flush_size_bytes) for _ in range(4)]
+    for each in filled:
+        each.take_block()
+        each.reuse_block()
+    assert len(_spare) == kept
+    assert fill_one_piece(b"y", 16 << 20).count, "a producer with batches of another size takes none of them"
+    assert not _spare, "and keeps them for nobody"
+
+
+@pytest.mark.parametrize("flush_size_bytes", [1 << 50, sys.maxsize])
+@pytest.mark.parametrize("calls", [[[b"x"]], [LARGE], [[b"x"], LARGE, [b"y"]]])
+def test_batch_that_is_flushed_by_time_alone_sets_no_memory_aside_for_its_size(
+    calls: list[list[bytes]], flush_size_bytes: int
+) -> None:
+    filling = Filling(flush_size_bytes, in_one_piece=True)
+    for call in calls:
+        filling.apply(check_call(call, b"", 0))
+    assert entries_of(filling.freeze()[0]) == [entry for call in calls for entry in call]
+
+
+def test_where_memory_is_short_blocks_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(size: int) -> None:
+        raise pa.ArrowMemoryError(f"malloc of size {size} failed")
+
+    filling = Filling(64 << 20, in_one_piece=True)
+    with monkeypatch.context() as short:
+        short.setattr("forebay.buffer.write.accumulator.pa.allocate_buffer", refuse)
+        filling.apply(check_call(LARGE, b"", 0))
+    filled, _ = filling.freeze()
+    pieces = filled.take_block()
+    assert len(pieces) > 1
+    assert list(decode_batch(encode_blocks(pieces, filled.count)).entries) == LARGE
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_call_that_memory_is_too_short_for_leaves_no_trace(version: Version, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    filling = Filling(64 << 20, version=version, in_one_piece=True)
+    small, large = [b"s" * 1000] * 100, [b"l" * 300_000]
+    while filling.size() < BLOCK_BYTES:
+        filling.apply(check_call(small, b"before", 0))
+    before = filling.size()
+    with monkeypatch.context() as short:
+        short.setattr("forebay.buffer.write.accumulator.Blocks._append", refuse)
+        for call in (small, large):
+            with pytest.raises(MemoryError):
+                filling.apply(check_call(call, b"refused", 1))
+    filling.apply(check_call(b"after", b"after", 2))
+    filled, _ = filling.freeze()
+    assert list(dict.fromkeys(item.payload for item in filled.metadata)) == [b"before", b"after"]
+    assert entries_of(filled) == [b"s" * 1000] * (before // 1004) + [b"after"]
+
+
+def test_list_that_changes_during_the_call_is_taken_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [b"a" * 30, b"b"]
+
+    def measure(found: list[bytes]) -> Lengths:
+        lengths = lengths_of(found)
+        entries.reverse()
+        return lengths
+
+    monkeypatch.setattr("forebay.buffer.write.accumulator.lengths_of", measure)
+    filling = Filling(1 << 30)
+    filling.apply(check_call(entries, b"", 0))
+    assert entries_of(filling.freeze()[0]) == [b"a" * 30, b"b"]
+
+
+def test_batch_with_half_a_call_in_it_is_never_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    filling = Filling(1 << 30)
+    filling.apply(check_call(b"whole", b"", 0))
+    call = check_call(LARGE, b"", 0)
+    call.parts[1] = (b"", None)  # type: ignore[assignment]  # stands for anything that goes wrong there
+    with pytest.raises(TypeError):
+        filling.apply(call)
+    filled, _ = filling.freeze()
+    with pytest.raises(Unavailable, match="produce its entries again"):
+        filled.take_block()
+
+
+def test_blocks_that_do_not_shrink_stay_apart() -> None:
+    noise = Random(1).randbytes(BLOCK_BYTES)
+    filling = Filling(64 << 20, in_one_piece=True)
+    for _ in range(4):
+        filling.apply(check_call([noise], b"", 0))
+    filled, _ = filling.freeze()
+    assert len(filled.take_block()) == 5, "and the lengths"
+
+
+@pytest.mark.parametrize("entries", [LARGE, tuple(LARGE), pa.array(LARGE), pa.array(LARGE).cast(pa.large_binary())])
+def test_large_call_is_counted_by_what_it_holds(entries: object) -> None:
+    call = check_call(entries, b"meta", 0)  # type: ignore[arg-type]  # any of what a call takes
+    held = sum(len(data) + 4 * len(lengths) for data, lengths in call.parts)
+    assert held == call.raw_bytes
+    assert held + 4 < call.memory < 1.01 * held
+    assert len(call.parts) > 1, "in pieces that can be let go one by one"
+
+
+@pytest.mark.parametrize("rows", [10, 2000])
+def test_slice_of_an_array_does_not_keep_the_whole_array(rows: int) -> None:
+    before = pa.total_allocated_bytes()
+    whole = pa.array([b"x" * 1000] * 50_000, pa.binary())
+    call = check_call(whole.slice(100, rows), b"", 0)
+    del whole
+    assert pa.total_allocated_bytes() - before <= 2 * call.raw_bytes
+
+
+def test_entries_changed_after_the_call_are_stored_as_they_were() -> None:
+    storage = bytearray(b"a" * 300_000)
+    offsets = pa.py_buffer(memoryview(b"".join(i.to_bytes(4, "little") for i in range(0, 300_001, 1000))))
+    call = check_call(pa.Array.from_buffers(pa.binary(), 300, [None, offsets, pa.py_buffer(storage)]), b"", 0)
+    storage[:] = b"b" * 300_000
+    filling = Filling(1 << 30)
+    filling.apply(call)
+    assert set(entries_of(filling.freeze()[0])) == {b"a" * 1000}
+
+
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+def test_pieces_are_let_go_while_the_batch_is_encoded(compression: Compression) -> None:
+    pieces = [memoryview(b"x" * 100), memoryview(b"yz"), memoryview(bytes([100, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]))]
+    batch = encode_blocks(pieces, 3, compression)
+    assert pieces == []
+    assert list(decode_batch(batch).entries) == [b"x" * 100, b"", b"yz"]
+
+
+def test_block_of_version_1_keeps_the_limits_of_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    from forebay.buffer.format import batch
+
+    monkeypatch.setattr(batch, "MAX_ENTRY_BYTES", 10)
+    assert len(write_block(pa.array([b"x" * 10, b"x" * 10], pa.large_binary()))) == 28
+    with pytest.raises(InvalidInput, match="11 bytes"):
+        write_block(pa.array([b"x" * 11], pa.large_binary()))
+
+
+@pytest.mark.parametrize(("version", "items"), [(1, [0, 2, 3]), (2, [0])])
+def test_calls_share_a_metadata_item_in_version_2_and_have_one_each_in_version_1(
+    version: Version, items: list[int]
+) -> None:
+    """OpenData Buffer writes an item for each call."""
+    filling = Filling(1 << 20, version=version)
+    for entries in ([b"a", b"b"], b"c", b"d"):
+        filling.apply(check_call(entries, b"m", 7))
+    filled, _ = filling.freeze()
+    assert [item.start_index for item in filled.metadata] == items
+
+
+def test_single_calls_of_version_1_do_not_make_small_batches() -> None:
+    filling = Filling(1 << 30, version=1)
+    for _ in range(20_000):
+        filling.apply(check_call(b"x", b"", 7))
+    assert filling.size() < 1 << 30
