@@ -20,7 +20,7 @@ from forebay.buffer.manifest.head import trimmed
 from forebay.buffer.manifest.state import is_unwritten
 from forebay.buffer.manifest.topic import is_partition
 from forebay.buffer.read.fetch import FetchHandle
-from forebay.buffer.store import ObjectStore, StoreUrl, open_store
+from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.store.retry import RETRY_SECONDS, Patience
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class Consumer(Closing):
             raise InvalidInput(f"on_trimmed must be 'raise' or 'skip', not {on_trimmed!r}")
         if from_ is not None and group is None:
             raise InvalidInput("from_ says where a new group starts: name the group, or use seek()")
-        self._store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+        self._store = open_store(url, storage_options)
         self.url = self._store.url
         self._clock = clock or SystemClock()
         self._max_poll_interval = max_poll_interval

@@ -280,7 +280,7 @@ class Groups:
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
-        store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+        store = open_store(url, storage_options)
         self._queue = Queue(store, manifest_path, role="groups", clock=clock, random=random)
         self._clock, self._random = clock, random
 

@@ -29,7 +29,7 @@ from forebay.buffer.base.lifecycle import refuse_pickle, shows_unopened
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.head import Hold
 from forebay.buffer.manifest.topic import IsTopic
-from forebay.buffer.store import ObjectStore, StoreUrl, open_store
+from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic.holds import HeldTopic, hold_partitions
 from forebay.buffer.topic.topic import Topic, check_place
 
@@ -542,7 +542,7 @@ def _open(
     clock: Clock | None,
     random: Random | None,
 ) -> Queue:
-    store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+    store = open_store(url, storage_options)
     return Queue(store, manifest_path, role="hold", clock=clock, random=random)
 
 

@@ -21,7 +21,7 @@ from forebay.buffer.format.batch import DEFAULT_LEVEL, DEFAULT_MAX_RAW_BYTES, ch
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.register import Limits
 from forebay.buffer.manifest.state import OPENDATA_DATA_PREFIX, OPENDATA_MANIFEST_PATH, check_layout
-from forebay.buffer.store import ObjectStore, StoreUrl, open_store
+from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.write.accumulator import MAX_CALL_BYTES, Filling, check_call
 from forebay.buffer.write.upload import BatchUploader
@@ -169,7 +169,7 @@ class Producer(AsyncClosing):
             default_durability=Durability.DURABLE,
         )
         self._clock = clock or SystemClock()
-        store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+        store = open_store(url, storage_options)
         self.url = store.url
         self._queue = Queue(
             store,

@@ -13,7 +13,7 @@ from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import ForebayError, InvalidInput
 from forebay.buffer.manifest.state import check_layout
 from forebay.buffer.manifest.topic import IsTopic
-from forebay.buffer.store import ObjectStore, StoreUrl, open_store
+from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic import Topic
 from forebay.gc.buffer_collector import BufferCollector, Settings
 from forebay.gc.report import CollectionReport
@@ -74,7 +74,7 @@ class Collector:
     ) -> None:
         grace = check_seconds(grace, "grace", zero=True)
         check_layout(manifest_path, data_prefix)
-        self._store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+        self._store = open_store(url, storage_options)
         self.url = self._store.url
         self._clock = clock or SystemClock()
         self._settings = Settings(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.buffer.base.errors import ForebayError, InvalidInput
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.store import ObjectStore, StoreUrl, open_store
+from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.store.options import seal, unseal
 from forebay.buffer.topic import Topic, buffers_at
 
@@ -49,7 +49,7 @@ class Opening:
     """A source about to be opened: which buffers it stands for is known, and nothing is claimed yet."""
 
     def __init__(self, source: Source) -> None:
-        store = source.url if isinstance(source.url, ObjectStore) else open_store(source.url, source.storage_options)
+        store = open_store(source.url, source.storage_options)
         self._group = source.group
         self._from = source.from_
         self._stores = buffers_at(store)

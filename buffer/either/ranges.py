@@ -11,7 +11,7 @@ from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import trimmed
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.read.fetch import FetchHandle
-from forebay.buffer.store import ObjectStore, StoreUrl, open_store
+from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic.batches import PartitionBatch
 from forebay.buffer.topic.topic import Topic, check_place, in_parallel
 
@@ -80,7 +80,7 @@ def read_range(
         raise InvalidInput(f"threads must be at least 1, not {threads}")
     first, last = "earliest" if first is None else first, "latest" if last is None else last
     if not isinstance(url, Topic):
-        store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+        store = open_store(url, storage_options)
         try:
             return _Range(Queue(store, manifest_path, role="range", clock=clock), first, last).read(threads, clock)
         except IsTopic:

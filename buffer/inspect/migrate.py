@@ -15,7 +15,7 @@ from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.head import FANOUT, KEPT_ENTRIES, MAX_NUMBER, MAX_SEGMENT_ENTRIES, Node, Owner
 from forebay.buffer.manifest.topic import IsTopic
-from forebay.buffer.store import ObjectStore, StoreUrl, open_store
+from forebay.buffer.store import StoreUrl, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +75,7 @@ def migrate(
         NotFound: there is no such buffer.
     """
     grace = check_seconds(grace, "grace", zero=True)
-    store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+    store = open_store(url, storage_options)
     queue = Queue(store, manifest_path, role="migration", clock=clock, random=random)
     try:
         state = queue.read_existing()

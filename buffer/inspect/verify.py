@@ -57,7 +57,7 @@ def verify(
     if max_concurrent_fetches < 1:
         raise InvalidInput(f"max_concurrent_fetches must be 1 or more, not {max_concurrent_fetches}")
     check_key(data_prefix)
-    store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+    store = open_store(url, storage_options)
 
     def walk(buffer: ObjectStore) -> VerifyReport:
         queue = Queue(buffer, manifest_path, role="verify", clock=clock)

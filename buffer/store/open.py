@@ -29,17 +29,20 @@ StoreUrl: TypeAlias = str | os.PathLike[str] | ObjectStore
 """Where objects are: a URL, a local folder as a `pathlib.Path`, or a store that is open already."""
 
 
-def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
+def open_store(url: StoreUrl, storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
     """Return the store at a URL. Nothing is sent yet: the first call finds out whether it can be reached.
 
     Args:
-        url: such as `s3://bucket/folder`. A `pathlib.Path` is a local folder, the same as its `file://` URL.
+        url: such as `s3://bucket/folder`. A `pathlib.Path` is a local folder, the same as its `file://` URL. A store
+            that is open already is returned as it is.
         storage_options: credentials, endpoint and client of the store.
 
     Raises:
         InvalidInput: the URL or an option is wrong.
         Unsupported: no such scheme, or the library for it is not installed.
     """
+    if isinstance(url, ObjectStore):
+        return url
     given = dict(storage_options or {})
     url = _as_url(url)
     scheme, bucket, folder = _split_url(url)
@@ -49,7 +52,7 @@ def open_store(url: str | os.PathLike[str], storage_options: Mapping[str, Any] |
         return MemoryStore(url) if scheme == "memory" else FileStore(url)
     url = f"{scheme}://{bucket}" + (f"/{folder}" if folder else "")
     options: S3Options | NativeOptions = parse_s3_options(given) if scheme == "s3" else NativeOptions.split(given)
-    return RemoteStore(url, folder, _make_client(scheme, url, bucket, options), options)
+    return RemoteStore(url, folder, _make_client(scheme, url, bucket, options), options, reopen_store)
 
 
 def reopen_store(url: str, sealed_options: bytes) -> ObjectStore:

@@ -22,7 +22,7 @@ from forebay.buffer.store.failures import Failure, RequestFailed, error_for, jud
 from forebay.buffer.store.retry import Retry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.store.base import Data, Outcome
@@ -59,6 +59,7 @@ class RemoteStore(ObjectStore):
         folder: str,
         client: ObjectClient,
         options: ClientOptions,
+        reopen: Callable[[str, bytes], ObjectStore],
         *,
         clock: Clock | None = None,
         random: Random | None = None,
@@ -68,12 +69,11 @@ class RemoteStore(ObjectStore):
         self._root = f"{folder}/" if folder else ""
         self._client = client
         self._options = options
+        self._reopen = reopen
         self._retry = Retry(clock or SystemClock(), random or system_random(), options.max_attempts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        from forebay.buffer.store.open import reopen_store  # noqa: PLC0415  (it imports this module)
-
-        return reopen_store, (self.url, self._options.seal())
+        return self._reopen, (self.url, self._options.seal())
 
     def get(self, key: str) -> StoredObject:
         """Return the object and its version, from one request."""

@@ -63,7 +63,7 @@ def create_topic(
     """
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise InvalidInput(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
-    store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+    store = open_store(url, storage_options)
     random = random or system_random()
     register = open_record(store, clock=clock, random=random)
     topic_id = f"{random.getrandbits(128):032x}"

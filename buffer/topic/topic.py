@@ -57,7 +57,7 @@ class Topic:
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
-        self.store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+        self.store = open_store(url, storage_options)
         self.url = self.store.url
         self.clock = clock
         self.random = random or system_random()
@@ -131,7 +131,7 @@ def buffers_at(
 
     Whatever works on one buffer at a time can so be given a topic's URL. `manifest_path` is the buffer's.
     """
-    store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+    store = open_store(url, storage_options)
     try:
         Queue(store, manifest_path).read()
     except IsTopic:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from os import PathLike
 from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base.checks import check_seconds, check_whole
@@ -75,7 +74,7 @@ class Catalog(Closing):
             log,
             topic,
             partitions,
-            snapshots=open_store(snapshots) if isinstance(snapshots, str | PathLike) else snapshots,
+            snapshots=None if snapshots is None else open_store(snapshots),
             snapshot_interval=check_seconds(snapshot_interval, "snapshot_interval"),
             clock=self._clock,
             random=self._random,

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from forebay.buffer.base.errors import Fenced, ForebayError, InvalidInput
 from forebay.buffer.producer import Producer
-from forebay.buffer.store import ObjectStore, StoreUrl, open_store
+from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic import Topic, partition_for
 from forebay.runtime.contract import (
     Answer,
@@ -66,7 +66,7 @@ class BufferSink(Sink):
         combining: Combining | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+        store = open_store(url, storage_options)
         self.url = store.url
         self.combining = combining
         self._key = key

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from forebay.buffer.store import ObjectStore, StoreUrl, open_store
+from forebay.buffer.store import StoreUrl, open_store
 from forebay.runtime.contract import Answer, Combining, Commit, CommitIdentity, Committed, Fatal, Sink
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class ParquetSink(Sink):
         combining: Combining | None = COMBINING,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._store = url if isinstance(url, ObjectStore) else open_store(url, storage_options)
+        self._store = open_store(url, storage_options)
         self.url = self._store.url
         self.combining = combining
         self._by_date = by_date

@@ -13,7 +13,7 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.state import is_unwritten
 from forebay.buffer.manifest.topic import IsTopic
-from forebay.buffer.store import ObjectStore, StoreUrl, open_store
+from forebay.buffer.store import StoreUrl, open_store
 from forebay.runtime.source import Source
 from forebay.runtime.stages.source_reader import TRANSIENT
 
@@ -40,7 +40,7 @@ class Awaited:
             self.url, self.group = given.url, given.reader.group
             return
         source = given if isinstance(given, Source) else Source(given)
-        store = source.url if isinstance(source.url, ObjectStore) else open_store(source.url, source.storage_options)
+        store = open_store(source.url, source.storage_options)
         self.url, self.group = store.url, source.group or ""
         self._source = replace(source, url=store)
         self._queue = Queue(store, role="runtime", clock=clock)
