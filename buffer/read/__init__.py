@@ -1,1 +1,4 @@
-"""Reading batches: fetching and decoding what a descriptor names."""
+"""Fetching the batch that a descriptor names: get it, verify its checksum, decode it.
+
+Builds on `base`, `store`, `format` and `manifest`.
+"""
