@@ -1,4 +1,4 @@
-"""Fetching the batch that a descriptor names: get it, verify its checksum, decode it.
+"""The parts of reading: fetch and decode a batch, a consumer's position and acknowledgements, iteration (rfcs/0004).
 
 Builds on `base`, `store`, `format` and `manifest`.
 """
