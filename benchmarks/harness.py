@@ -50,7 +50,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A number that must be reached, and what was."""
+    """A number that must be reached, and the number that was."""
 
     text: str
     least: float
@@ -138,7 +138,7 @@ class Bench:
         return all(promise.kept for promise in self.promises)
 
     def save(self, out: Path | None) -> None:
-        """Write `<name>.json` and a picture into `out`, if it is told."""
+        """Write `<name>.json` and a picture into `out`, unless that is None."""
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             (out / f"{self.name}.json").write_text(to_text(self.as_json()))
