@@ -23,14 +23,14 @@ _INTERRUPTED = 128 + signal.SIGINT
 _EXAMPLES = """\
 examples:
   python benchmarks                   every script; results go to benchmarks/results/, a page to benchmarks/report.html
-  python benchmarks codec             one of them
-  python benchmarks codec --quick     small inputs, to see that it works; nothing is written
+  python benchmarks codec             one script
+  python benchmarks codec --quick     small inputs, to check that the script runs; nothing is written
   python benchmarks --quick --out /tmp/results
-  python benchmarks report            the page alone, from the results that are there
+  python benchmarks report            write the page from the results in benchmarks/results/, without measuring
 
-After each script stands what moved since the committed results. Ctrl-C ends a run: finished scripts have their results
-written, the interrupted one shows what it had. The exit status is 1 if a promised ratio was missed (with --quick it is
-only shown) or a script failed.
+After each script the run prints what changed since the committed results. Ctrl-C ends a run: the results of finished
+scripts are kept, and the interrupted script prints what it has. The exit status is 1 if a script failed or missed a
+promise; with --quick a missed promise is only printed.
 """
 
 

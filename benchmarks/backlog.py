@@ -113,7 +113,7 @@ class CountingStore(MemoryStore):
 
 
 class Backlog:
-    """A buffer with so many batches waiting, a writer, and a reader at its end."""
+    """A buffer with a given number of waiting batches, a writer, and a reader at its end."""
 
     def __init__(self, size: int, version: int = 2) -> None:
         self._random = Random(size)

@@ -121,7 +121,7 @@ def _outcomes(success: float, store: Store) -> list[tuple[float, float]]:
 
 
 def measure(producers: int, interval: float, store: Store, *, seconds: float, spread: float = 0.0) -> Appends:
-    """What the manifest really does, over so many simulated seconds after all producers have begun.
+    """What the manifest really does, over this many simulated seconds after all producers have started.
 
     With `spread` each answer takes its own time: log-normal, of that many deviations, with the mean as told.
     """
@@ -216,7 +216,7 @@ class _Distant(FaultyStore):
 
 
 class Turns:
-    """A clock for threads that run one at a time: whoever sleeps lets the one wake whose time comes first."""
+    """A simulated clock for threads that run one at a time. When all sleep, the one that is due first wakes."""
 
     def __init__(self) -> None:
         self._now = 0.0

@@ -81,7 +81,7 @@ def run(bench: Bench) -> None:
 
 
 def _measure(interval: float, producers: int, *, flushes: int) -> dict[str, Any]:
-    """Requests of all producers, and of a runtime that follows them, for about so many flushes of each."""
+    """Requests of all producers and of a runtime that follows them, over about `flushes` flushes of each producer."""
     store = MemoryStore(f"memory://cost-{interval}-{producers}")
     writers = [_slow(store) for _ in range(producers)]
     opened = [Producer(writer, flush_interval=interval) for writer in writers]
@@ -178,7 +178,7 @@ def _per_batch(cell: Mapping[str, Any]) -> tuple[float, float]:
 
 
 def dollars(writes: float, reads: float) -> float:
-    """What so many requests cost."""
+    """The price of a number of requests."""
     return writes / 1000 * DOLLARS_PER_1000_WRITES + reads / 1000 * DOLLARS_PER_1000_READS
 
 

@@ -14,8 +14,8 @@ requests. Cases take turns, and medians are compared; flat means at most a tenth
   are full would only show that small batches cost more requests, which cost.py shows. So they take turns, each with
   what fills a batch, and wait until it is durable: there are as many batches of the same size and as many appends,
   whoever makes them. Opening and closing are not counted: a producer lives for hours.
-  Who is not alone must read what others wrote before adding to it: a read for each append is the price of sharing a
-  manifest, and a read costs a twelfth of a write. So what must be flat is the writes, and the money.
+  A producer that shares a manifest must read what others wrote before it appends. That takes a read for each append,
+  and a read costs a twelfth of a write. So the writes and the total price must stay flat.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def _fill(store: ObjectStore, batches: int) -> None:
 
 
 def _read_and_ack(consumer: Consumer, pool: ThreadPoolExecutor, batches: int) -> None:
-    """Fetch so many batches, or as many as there are, with workers, and acknowledge them."""
+    """Fetch up to this many batches with workers, and acknowledge them."""
     fetch = consumer.fetch_handle().fetch
     while batches and (found := consumer.next_descriptors(min(batches, _AT_ONCE))):
         assert all(len(batch) for batch in pool.map(fetch, found))

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Clock = Literal["cpu", "wall"]
 _CLOCKS: dict[Clock, Callable[[], float]] = {"cpu": time.process_time, "wall": time.perf_counter}
+_MAX_TIMES = 25
+"""Maximum number of times that the results keep of one case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,12 @@ class Row:
     """Units each second."""
     unit: str
     seconds: list[float]
-    """Every round."""
+    """Time of every round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A number that must be reached, and what was."""
+    """A number that must be reached, and the number that was."""
 
     text: str
     least: float
@@ -136,10 +138,10 @@ class Bench:
         return all(promise.kept for promise in self.promises)
 
     def save(self, out: Path | None) -> None:
-        """Write `<name>.json` and a picture into `out`, if it is told."""
+        """Write `<name>.json` and a picture into `out`, unless that is None."""
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
-            (out / f"{self.name}.json").write_text(json.dumps(self.as_json(), indent=1) + "\n")
+            (out / f"{self.name}.json").write_text(to_text(self.as_json()))
             if self.rows:
                 (out / f"{self.name}.svg").write_text(draw(self))
 
@@ -174,11 +176,44 @@ class Bench:
                 {"group": group, "ceiling": ceiling, "clock": self.clocks[group]}
                 for group, ceiling in self.ceilings.items()
             ],
-            "rows": [asdict(row) | {"ratio": round(row.ratio, 4), "rate": round(row.rate, 2)} for row in self.rows],
+            "rows": [asdict(row) | {"seconds": _sample(row.seconds)} for row in self.rows],
             "promises": [asdict(promise) | {"kept": promise.kept} for promise in self.promises],
             "notes": self.notes,
             **({"figures": self.figures} if self.figures else {}),
         }
+
+
+def to_text(run: Mapping[str, Any]) -> str:
+    """Results as JSON with a line for each row, promise and note, so that git shows which of them changed."""
+    fields = []
+    for name, value in _rounded(run).items():
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        if isinstance(value, list) and value:
+            lines = [json.dumps(each, separators=(",", ":"), ensure_ascii=False) for each in value]
+            text = "[\n" + ",\n".join(lines) + "\n]"
+        fields.append(f"{json.dumps(name)}:{text}")
+    return "{" + ",\n".join(fields) + "}\n"
+
+
+def _rounded(value: Any) -> Any:
+    """The same value with its floats rounded to six significant digits: more would be noise."""
+    match value:
+        case float():
+            return float(f"{value:.6g}")
+        case dict():
+            return {name: _rounded(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_rounded(each) for each in value]
+        case _:
+            return value
+
+
+def _sample(seconds: list[float]) -> list[float]:
+    """Every time if there are at most `_MAX_TIMES`; else that many at evenly spaced ranks, shortest to longest."""
+    if len(seconds) <= _MAX_TIMES:
+        return seconds
+    ordered = sorted(seconds)
+    return [ordered[round(rank * (len(ordered) - 1) / (_MAX_TIMES - 1))] for rank in range(_MAX_TIMES)]
 
 
 def _take_turns(

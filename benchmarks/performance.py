@@ -95,7 +95,7 @@ def _threads(cpu: Mapping[str, Any]) -> Iterator[str]:
     for shape in _SHAPES:
         found = cpu[f"threads, {shape} in lists"]
         shares = [found["shares"].get(role, 0.0) for role in roles]
-        cells = [f"{share:.0%}" for share in (*shares, 1 - sum(shares))]
+        cells = [f"{share:.0%}" for share in (*shares, max(0.0, 1 - sum(shares)))]
         waits = [f"{found[key]:.2f} ms" for key in ("waits_ms", "idle_waits_ms")]
         yield f"| {shape} | {' | '.join((*cells, *waits))} |"
 

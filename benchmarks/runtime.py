@@ -152,7 +152,7 @@ def _entries_alone(batch: Batch) -> pa.Table:
 
 
 def _slow_sink(bench: Bench, place: Place) -> None:
-    """Commits that take their time, one worker's rate times so many."""
+    """Slow commits: the rate of many commit workers against that of one."""
 
     def commit(_commit: Commit) -> None:
         time.sleep(_PAUSE)

@@ -59,7 +59,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What one has."""
+    """A stream to plan for."""
 
     rate: float
     """Bytes a second before compression."""

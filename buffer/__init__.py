@@ -1,6 +1,6 @@
-"""Buffers: stores, formats, manifest, the write and the read path.
+"""The public names of buffers beyond those in `forebay`: producer, consumer, groups, holds, topics, inspection.
 
-What most programs need is in `forebay` itself; these names are for those that go further.
+The modules that lie here serve one buffer. They build on the folders `base` to `write`; RFC 0002 draws the graph.
 """
 
 from __future__ import annotations

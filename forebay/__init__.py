@@ -1,6 +1,6 @@
 """forebay: an ingestion buffer on object storage.
 
-Everything that most programs need is here; the rest is in `forebay.buffer`, `forebay.runtime`, `forebay.gc` and
+The names that most programs need are here. More are in `forebay.buffer`, `forebay.runtime`, `forebay.gc` and
 `forebay.testing`.
 """
 

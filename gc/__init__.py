@@ -2,6 +2,8 @@
 
 Run one per buffer or topic: as a thread beside a consumer or a producer (`Collector(url).start()`), from a scheduler
 (`collect_once`), or as a process (`forebay gc URL --every 300`). Several at once do no harm.
+
+Builds on `forebay.buffer`.
 """
 
 from __future__ import annotations

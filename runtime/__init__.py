@@ -1,4 +1,7 @@
-"""The parallel consumer runtime: sources, many workers, one sink (rfcs/0007)."""
+"""The parallel consumer runtime: reads sources with many workers and commits to one sink (rfcs/0007).
+
+Builds on `forebay.buffer`. The catalog and the Spark data source lie in folders of their own beside it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Fakes for tests of forebay and of what is built on it: stores that fail or throttle, a clock that obeys."""
+"""Fakes for tests of forebay and of programs that use it: stores that fail or throttle, a clock that a test moves.
+
+Builds on `forebay.buffer` and `forebay.runtime`; no other folder imports it.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ import scale
 import scale_tables
 import sizing
 from contention import Store
-from harness import Bench
+from harness import Bench, to_text
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -89,6 +89,26 @@ def test_rows_with_another_ceiling_are_not_compared() -> None:
     before, now = finished(share=0.5), finished(share=0.9)
     before["groups"][0]["ceiling"] = "an easier one"
     assert list(changes.describe(before, now))[1:] == ["  2 rows are new, or have another ceiling than then"]
+
+
+# What is kept
+
+
+def test_results_are_kept_with_a_line_for_each_row_and_no_more_than_25_times_of_it() -> None:
+    bench = Bench("trial", "?")
+    bench.record("group", {"ceiling": [3.0000001], "case": [float(n) for n in range(600, 0, -1)]}, ceiling="ceiling")
+    text = to_text(bench.as_json())
+    ceiling, case = json.loads(text)["rows"]
+    assert ceiling["seconds"] == [3.0]
+    assert len(case["seconds"]) == 25
+    assert (case["seconds"][0], case["seconds"][-1]) == (1.0, 600.0)
+    assert sum('"case":' in line for line in text.splitlines()) == 2
+    assert max(map(len, text.splitlines())) < 500
+
+
+def test_committed_results_are_as_compact_as_a_run_writes_them() -> None:
+    for path in (BENCHMARKS / "results").glob("*.json"):
+        assert path.read_text() == to_text(json.loads(path.read_text())), path.name
 
 
 # The runner

@@ -105,6 +105,30 @@ def test_every_test_that_a_document_names_exists() -> None:
         assert named <= there, f"{name_of(page)} names {sorted(named - there)}"
 
 
+def test_every_file_that_a_document_names_exists() -> None:
+    """Paths from the top folder, in backticks. CHANGELOG.md may name what is gone."""
+    folders = "buffer|runtime|gc|testing|forebay|tests|benchmarks|docs|rfcs|examples"
+    for page in DOCUMENTS:
+        named = re.findall(rf"`((?:{folders})/[\w./*-]*)`", FENCE.sub("", page.read_text()))
+        missing = [path for path in named if not list(TOP.glob(path))]
+        assert not missing or page.name == "CHANGELOG.md", f"{name_of(page)} names {missing}"
+
+
+def test_map_of_the_house_answers_each_question_with_files() -> None:
+    section = (TOP / "CONTRIBUTING.md").read_text().partition("## Map of the house\n")[2].partition("\n## ")[0]
+    answers = re.findall(r"^\| (.+\?) \| (.+) \|$", section, re.MULTILINE)
+    assert len(answers) >= 10
+    for question, answer in answers:
+        assert re.search(r"`[\w/.]+`", answer), f"no file answers: {question}"
+    files = [
+        f"/{name_of(path)}"
+        for folder in ("buffer", "gc", "forebay", "runtime", "tests")
+        for path in (TOP / folder).rglob("*.py")
+    ]
+    for name in re.findall(r"[\w/]+\.py", section):  # the picture too, where a path may begin inside a folder
+        assert any(path.endswith(f"/{name}") for path in files), f"CONTRIBUTING.md names {name}"
+
+
 def commands_named(text: str) -> list[list[str]]:
     """The words after `forebay` wherever a page shows a command, in a block or within a line."""
     lines = [line for _, _, body in fences(text) for line in body.splitlines()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 TOP = Path(__file__).parent.parent
 FOLDERS = ("forebay", "buffer", "runtime", "gc", "testing")
 
-# From the bottom up. A folder that is not here belongs to the one that it is in.
+# The lowest layer comes first. A folder that is not listed belongs to the folder that contains it.
 LAYERS = [
     "forebay.buffer.base",
     "forebay.buffer.store",
@@ -40,7 +41,7 @@ EXCEPTIONS = {
     "forebay.buffer.coordinator.view": {"forebay.buffer.coordinator.state"},
     "forebay.runtime.stages.source_reader": {"forebay.runtime.stages.pipeline"},
 }
-"""Imports that go up, by module; rfcs/0002 gives the reasons."""
+"""Imports from a folder further down in the list, or in a circle, by module. RFC 0002 gives the reasons."""
 
 
 def module_name(path: Path) -> str:
@@ -96,6 +97,49 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 def test_every_exception_is_still_needed() -> None:
     for name, allowed in EXCEPTIONS.items():
         assert allowed <= imported_by(name), f"{name} no longer imports {allowed}"
+
+
+def rows_of_rfc(heading: str) -> list[list[str]]:
+    """Cells of the table that follows a heading of RFC 0002, by row."""
+    section = (
+        (TOP / "rfcs" / "0002-tree-and-layers.md").read_text().partition(f"### {heading}\n")[2].partition("\n### ")[0]
+    )
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    assert rows, heading
+    return rows
+
+
+def package_of(path: str) -> str:
+    return "forebay" if path == "forebay/" else "forebay." + path.removeprefix("forebay/").strip("/").replace("/", ".")
+
+
+def test_rfc_lists_the_folders_in_the_order_of_the_layers() -> None:
+    assert [package_of(cells[0].strip("`")) for cells in rows_of_rfc("The folders")] == LAYERS
+
+
+@pytest.mark.parametrize("cells", rows_of_rfc("The folders"), ids=lambda cells: cells[0].strip("`"))
+def test_folder_imports_no_folder_that_its_row_in_the_rfc_does_not_name(cells: list[str]) -> None:
+    folder, _, builds_on = cells
+    if builds_on in {"the folders above", "everything"}:
+        return
+    # `buffer/` stands for all its folders too, but `runtime/` for itself alone.
+    named = [package_of(path) for path in re.findall(r"`([a-z/]+)`", builds_on)]
+    inside = [f"{each}." for each in named if each == "forebay.buffer"]
+    own = LAYERS.index(package_of(folder.strip("`")))
+    for name in (each for each in MODULES if layer(each) == own and each != "forebay.buffer"):
+        for imported in IMPORTS[name]:
+            found = LAYERS[layer(imported)]
+            is_named = found in named or found.startswith(tuple(inside))
+            assert layer(imported) == own or is_named, f"{name} imports {imported}: RFC 0002 does not say so"
+
+
+def test_tests_mirror_the_tree() -> None:
+    """`tests/cli` and `tests/ui` are those of `forebay/cli` and `forebay/ui`: `forebay/` is the import root."""
+    apart = {TOP / cells[0].strip("`") for cells in rows_of_rfc("Tests mirror the tree")}
+    for path in (TOP / "tests").rglob("test_*.py"):
+        folder = path.parent.relative_to(TOP / "tests")
+        is_mirror = f"forebay.{'.'.join(folder.parts)}".rstrip(".") in PACKAGES
+        assert is_mirror or path.parent in apart, f"tests/{folder} is no folder of the tree, nor in RFC 0002"
 
 
 def test_few_modules_lie_flat_in_buffer() -> None:

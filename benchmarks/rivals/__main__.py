@@ -23,7 +23,7 @@ _PACED_CALL = 10
 
 
 def _repeat(entries: list[bytes], calls: int, size: int) -> Iterator[list[bytes]]:
-    """So many calls; they repeat what comes farther apart than zstd looks back."""
+    """That many calls. Entries repeat, but farther apart than the window of zstd."""
     ready = [entries[at : at + size] for at in range(0, len(entries) - size + 1, size)]
     return islice(cycle(ready), calls)
 

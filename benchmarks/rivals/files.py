@@ -1,4 +1,4 @@
-"""A file each flush: Parquet and a listing, or Delta, which writes down what it has."""
+"""A file for each flush: Parquet files found by listing the folder, or a Delta table with its own log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue on the machine itself: SQLite, and Redis."""
+"""Queues on one machine: SQLite and Redis."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SqliteRows(Rival):
 
 
 class SqliteFrames(SqliteRows):
-    """A row each flush, which holds its entries as (a)'s Parquet file does: what a queue of blobs can be at best."""
+    """A row for each flush, with its entries as a Parquet file: the best that a queue of blobs can do."""
 
     def append(self, entries: list[bytes]) -> None:
         super().append([encode(entries)])

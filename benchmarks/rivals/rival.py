@@ -44,7 +44,7 @@ class Rival(ABC):
         """Read everything into Arrow, and return how many entries that was."""
 
     def write(self, calls: Iterator[list[bytes]], calls_each: int) -> None:
-        """Make all calls durable, so many of them in each flush."""
+        """Make all calls durable, `calls_each` of them in each flush."""
         with ThreadPoolExecutor(self.threads) as pool:
             flushes = iter(lambda: list(islice(calls, calls_each)), [])
             waiting = [pool.submit(self.append, list(chain.from_iterable(flush))) for flush in flushes]

@@ -1,1 +1,4 @@
-"""Errors, time, checks, names, metrics: what every other folder may use. Nothing here does I/O on a store."""
+"""What every folder may use: errors, clock, checks of arguments, names, metrics, waiting. Nothing here reads a store.
+
+Builds on nothing else in forebay.
+"""

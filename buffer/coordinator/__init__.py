@@ -1,4 +1,7 @@
-"""The write coordinator: one order, batches, watermarks and views for writes of any kind."""
+"""The write coordinator: puts writes of any kind in one order, flushes them in batches and applies backpressure.
+
+Builds on `base` alone: it knows neither stores nor batches.
+"""
 
 from __future__ import annotations
 

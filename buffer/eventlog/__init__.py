@@ -1,4 +1,7 @@
-"""Events in topics and partitions, over memory, files, SQLite or object storage (rfcs/0009)."""
+"""Event logs: events in topics and partitions, in memory, files, SQLite or an object store (rfcs/0009).
+
+Builds on stores, manifest and formats; a log in an object store is a buffer.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Batches as bytes and as values: the two layouts of a batch, checksums, and what is known of a batch."""
+"""A batch as bytes: its two layouts and its checksum. A batch as values: descriptor, metadata, facts (rfcs/0003).
+
+Builds on `base` and `store`.
+"""

@@ -1,4 +1,7 @@
-"""The manifest: which batches wait, in which order, and who may remove them."""
+"""The manifest: which batches a buffer holds, in which order, and who may remove them (rfcs/0005).
+
+Every change is one compare-and-swap. Builds on `base`, `store` and `format`.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""Reading batches: fetching and decoding what a descriptor names."""
+"""The parts of reading: fetch and decode a batch, a consumer's position and acknowledgements, iteration (rfcs/0004).
+
+Builds on `base`, `store`, `format` and `manifest`.
+"""

@@ -1,4 +1,7 @@
-"""Object stores: one interface, and `open_store` to get one from a URL."""
+"""Object stores: one interface, its implementations, and `open_store` to get one from a URL (rfcs/0001).
+
+Builds on `base`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Topics: a folder of buffers that is written and read as one (rfcs/0005)."""
+"""Topics: a folder of buffers that is written and read as one (rfcs/0005).
+
+Builds on producers, consumers, groups and holds of single buffers, which know nothing of topics.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""A producer's batches on their way to the store: collecting calls, encoding, uploading, listing."""
+"""A producer's batches on their way to the bucket: collect calls, encode, upload, list in the manifest (rfcs/0004).
+
+Builds on `base`, `store`, `format`, `manifest` and `coordinator`.
+"""

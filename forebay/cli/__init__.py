@@ -1,7 +1,9 @@
 """The `forebay` command: what can be done with a buffer from a shell.
 
-Each command is in a module of its own that is loaded when it is called: `forebay --help` loads none of them, and none
-loads Spark unless it runs it.
+Each command is in a module of its own, which is loaded when the command is called. So `forebay --help` loads none of
+them, and only the commands that use Spark load it.
+
+Builds on all other folders but `forebay.testing`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The life of every stored segment, as a view over event-log partitions (rfcs/0009)."""
+"""The catalog: the life of every stored segment, as a view over event-log partitions (rfcs/0009).
+
+Builds on `forebay.buffer.eventlog`.
+"""
 
 from __future__ import annotations
 

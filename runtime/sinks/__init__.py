@@ -1,4 +1,7 @@
-"""Where the runtime's rows can go, each exactly or at least once as its docstring says (rfcs/0007)."""
+"""Sinks: where the runtime's rows can go. Each one's docstring says if it is exactly or at least once (rfcs/0007).
+
+Builds on the contract between the runtime and a sink.
+"""
 
 from __future__ import annotations
 

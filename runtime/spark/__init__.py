@@ -1,7 +1,9 @@
 """Buffers on a Spark cluster: the data source `forebay` (rfcs/0008).
 
-`spark.read.format("forebay")` finds it by itself where forebay is installed. `register` is for those who want it
-explicit. `ensure_java`, called before a session is started, finds a Java for it where the machine has none.
+`spark.read.format("forebay")` finds it where forebay is installed. `register` is for programs that want it explicit.
+`ensure_java`, called before a session is started, finds a Java if the machine has none.
+
+Builds on `forebay.buffer`.
 """
 
 from __future__ import annotations
