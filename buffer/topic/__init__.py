@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
 from forebay.buffer.topic.consumer import TopicConsumer
-from forebay.buffer.topic.groups import PartitionState, TopicGroups, TopicGroupState, TopicState, describe_topic
+from forebay.buffer.topic.groups import TopicGroups, TopicGroupState
 from forebay.buffer.topic.growth import Growth, add_partitions, create_topic
 from forebay.buffer.topic.holds import HeldTopic
 from forebay.buffer.topic.keys import partition_for
@@ -16,7 +16,6 @@ __all__ = [
     "HeldTopic",
     "PartitionBatch",
     "PartitionDescriptor",
-    "PartitionState",
     "Topic",
     "TopicConsumer",
     "TopicFetchHandle",
@@ -25,9 +24,7 @@ __all__ = [
     "TopicGroups",
     "TopicLag",
     "TopicProducer",
-    "TopicState",
     "add_partitions",
     "create_topic",
-    "describe_topic",
     "partition_for",
 ]

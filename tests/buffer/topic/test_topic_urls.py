@@ -82,6 +82,7 @@ TAKING: dict[str, Callable[[MemoryStore], Any]] = {
     "TopicConsumer": lambda store: forebay.buffer.TopicConsumer(store).close(),
     "TopicProducer": lambda store: forebay.buffer.TopicProducer(store).close(),
     "add_partitions": lambda store: forebay.buffer.add_partitions(store, 3),
+    "buffers_at": forebay.buffer.buffers_at,
     "create_topic": lambda store: forebay.buffer.create_topic(store, 3),
     "describe_topic": forebay.buffer.describe_topic,
     "hold": lambda store: forebay.hold(store).close(),
@@ -93,7 +94,7 @@ REFUSING: dict[str, tuple[Callable[[MemoryStore], Any], str]] = {
     "Consumer": (forebay.Consumer, "TopicConsumer"),
     "Producer": (forebay.Producer, "TopicProducer"),
     "Groups": (lambda store: forebay.buffer.Groups(store).list(), "TopicGroups"),
-    "migrate": (forebay.buffer.inspect.migrate, "is a topic: its partitions are of version 2"),
+    "migrate": (forebay.buffer.migrate, "is a topic: its partitions are of version 2"),
 }
 
 
