@@ -15,8 +15,9 @@ from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.manifest.state import check_layout
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic import Topic
-from forebay.gc.buffer_collector import BufferCollector, Settings
+from forebay.gc.buffer_collector import BufferCollector
 from forebay.gc.report import CollectionReport
+from forebay.gc.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
