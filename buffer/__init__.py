@@ -5,12 +5,14 @@ The modules that lie here serve one buffer. They build on the folders `base` to 
 
 from __future__ import annotations
 
+from forebay.buffer.either.dispatch import buffers_at
 from forebay.buffer.either.ranges import read_range
 from forebay.buffer.format.batch import DecodedBatch, decode_batch, encode_batch
 from forebay.buffer.groups import Groups
+from forebay.buffer.inspect.describe import describe_topic
 from forebay.buffer.inspect.migrate import migrate
 from forebay.buffer.read.fetch import RECORDS_SCHEMA, FetchHandle
-from forebay.buffer.topic import TopicConsumer, TopicProducer, add_partitions, create_topic, describe_topic
+from forebay.buffer.topic import TopicConsumer, TopicProducer, add_partitions, create_topic
 
 __all__ = [
     "RECORDS_SCHEMA",
@@ -20,6 +22,7 @@ __all__ = [
     "TopicConsumer",
     "TopicProducer",
     "add_partitions",
+    "buffers_at",
     "create_topic",
     "decode_batch",
     "describe_topic",

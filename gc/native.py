@@ -1,10 +1,11 @@
-"""Collecting a buffer of version 2: one compare-and-swap on the head, then deletions below its floors."""
+"""Collecting a native buffer: one compare-and-swap on its head, then deletions below its floors (rfcs/0006)."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
+from forebay.buffer.base import metrics
 from forebay.buffer.base.errors import Corrupt, NotFound, StoreError, Timeout
 from forebay.buffer.base.names import LOWEST
 from forebay.buffer.manifest import Head
@@ -13,15 +14,14 @@ from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.writers import ENDING as BUCKET_ENDING
 from forebay.buffer.manifest.writers import FOLDER as WRITERS
 from forebay.buffer.manifest.writers import bucket_key
+from forebay.gc.report import CollectionReport
+from forebay.gc.store_time import read_store_time
 from forebay.gc.trim import CursorNeeded, Decision, Frontiers, decide, read_frontier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from forebay.buffer.base.clock import Clock
     from forebay.buffer.manifest import Queue
-    from forebay.buffer.manifest.head import Hold, Node, Ref
-    from forebay.gc.retention import Retention
+    from forebay.buffer.manifest.head import Node, Ref
+    from forebay.gc.settings import Settings
     from forebay.gc.sweep import Sweep
 
 _log = logging.getLogger("forebay.gc")
@@ -29,18 +29,58 @@ _log = logging.getLogger("forebay.gc")
 _MOST_STARTS = 100
 
 
-class CollectionV2:
-    """One collection of one buffer; whatever the manifest becomes meanwhile, it must stay that buffer's."""
+class NativeCollection:
+    """One collection of one buffer. Whatever happens to the manifest meanwhile, it must stay that buffer's."""
 
-    def __init__(self, queue: Queue, buffer_id: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, queue: Queue, head: Head, sweep: Sweep, settings: Settings) -> None:
         self._queue = queue
-        self._clock = clock
-        self._buffer_id = buffer_id
+        self._buffer_id = head.buffer_id
+        self._holds = head.holds
+        self._sweep = sweep
+        self._settings = settings
         self._frontiers: Frontiers = {}
         self._nodes: dict[str, Node] = {}
         self._decision: Decision | None = None
 
-    def touch(self) -> None:
+    def run(self, store_time_ms: int) -> CollectionReport:
+        """Trim the manifest and delete, and return what was done. `store_time_ms` was read before the head."""
+        decision, head = self._trim(self._current_time(store_time_ms))
+        if decision.dropped and not self._sweep.dry_run:
+            metrics.collection_dropped.add(decision.dropped, {"buffer": self._sweep.url})
+            _log.warning(
+                "%s: retention dropped %d batches that not every reader had read, the last of them %d",
+                self._sweep.url,
+                decision.dropped,
+                decision.head.first_sequence - 1,
+            )
+        self.delete(head)
+        return CollectionReport.of_sweep(
+            self._sweep,
+            kept=head.count,
+            trimmed=decision.trimmed,
+            dropped_unread=decision.dropped,
+            expired_holds=decision.expired,
+            floor=head.gc_floor,
+        )
+
+    def _current_time(self, store_time_ms: int) -> int:
+        holds, dry_run = self._holds.values(), self._sweep.dry_run
+        # In a buffer that nobody writes, the store's time of it stands still: no hold would expire, nothing would come
+        # of age. Our own clock only says when to ask again; if it is wrong, that is one write for nothing.
+        own_ms = self._settings.clock.now_ms()
+        overdue = any(hold.is_expired(own_ms) and not hold.is_expired(store_time_ms) for hold in holds)
+        if own_ms - store_time_ms > self._settings.grace * 1000 or overdue:
+            if dry_run:
+                return own_ms
+            self._touch()  # guard: touch the store to learn its current time
+            return read_store_time(self._queue) or store_time_ms
+        # guard: read the store time again before stamping a hold
+        if any(hold.needs_stamp(store_time_ms) for hold in holds) and not dry_run:
+            # The time that was given is older than the head, and may be older than a hold in it.
+            return read_store_time(self._queue) or store_time_ms
+        return store_time_ms
+
+    def _touch(self) -> None:
         """Have the manifest written once, by us or by anyone, so that the store's time of it is fresh."""
         seen = self._read_head().revision
 
@@ -50,12 +90,8 @@ class CollectionV2:
 
         self._queue.change_head(change, lambda head: head.revision > seen)
 
-    def trim(
-        self, *, now_ms: int, grace: float, retention: Retention | None, seen: Mapping[str, Hold], dry_run: bool
-    ) -> tuple[Decision, Head]:
+    def _trim(self, now_ms: int) -> tuple[Decision, Head]:
         """Decide and write it, all on one head; return the decision and the head that has it in it.
-
-        `seen` are holds that were read before `now_ms` was requested from the store.
 
         Starts again where it finds that it has to read something else first.
         """
@@ -63,9 +99,7 @@ class CollectionV2:
         def change(head: Head) -> Head | None:
             self._check(head)
             # guard: decide on the very head that is replaced
-            decision = decide(
-                head, self._frontiers, now_ms=now_ms, grace=grace, retention=retention, nodes=self._nodes, seen=seen
-            )
+            decision = decide(head, self._frontiers, self._settings, now_ms=now_ms, nodes=self._nodes, seen=self._holds)
             self._decision = decision
             return decision.after
 
@@ -76,7 +110,7 @@ class CollectionV2:
             head = self._read_head()
             self._read_frontiers(head)
             try:
-                written = change(head) or head if dry_run else self._queue.change_head(change, is_mine)
+                written = change(head) or head if self._sweep.dry_run else self._queue.change_head(change, is_mine)
             except CursorNeeded:
                 continue
             except NodeNeeded as needed:
@@ -86,15 +120,15 @@ class CollectionV2:
                 return self._decision, written
         raise Timeout(f"{self._queue.url}: groups kept appearing while it was read; nothing was trimmed. Try again")
 
-    def delete(self, head: Head, sweep: Sweep, data_prefix: str) -> None:
+    def delete(self, head: Head) -> None:
         """Delete objects below the floor, objects that were never listed, and cursors of deleted groups."""
-        for folder in (data_prefix, SEGMENTS):
-            sweep.delete_below(folder, head.gc_floor)
-        self._delete_unlisted(head, sweep, data_prefix)
-        self._delete_old_buckets(head, sweep)
-        sweep.delete_old_cursors(head, self._read_head)
+        for folder in (self._settings.data_prefix, SEGMENTS):
+            self._sweep.delete_below(folder, head.gc_floor)
+        self._delete_unlisted(head)
+        self._delete_old_buckets(head)
+        self._sweep.delete_old_cursors(head, self._read_head)
 
-    def _delete_unlisted(self, head: Head, sweep: Sweep, data_prefix: str) -> None:
+    def _delete_unlisted(self, head: Head) -> None:
         """Delete objects below the reference floor that cannot be reached, and so never will be (rfcs/0006)."""
         first, end = max(head.gc_floor, head.swept), head.reference_floor
         if first >= end:
@@ -116,18 +150,18 @@ class CollectionV2:
                         ) from error
             raise Timeout(f"{self._queue.url}: it kept changing during the sweep; the next collection continues it")
 
-        for folder in (data_prefix, SEGMENTS):
-            sweep.delete_unreachable(folder, first, end, reachable)
-        if looked_at and sweep.is_complete:  # guard: record names as swept only if every delete succeeded
+        for folder in (self._settings.data_prefix, SEGMENTS):
+            self._sweep.delete_unreachable(folder, first, end, reachable)
+        if looked_at and self._sweep.is_complete:  # guard: record names as swept only if every delete succeeded
             self._note_swept(end)
 
-    def _delete_old_buckets(self, head: Head, sweep: Sweep) -> None:
+    def _delete_old_buckets(self, head: Head) -> None:
         # Without either, nobody has made a bucket. Names that were all forgotten leave buckets behind.
         if head.lasting_writers or SEALED_WRITERS in head.required_features:
             # guard: keep buckets in use whatever the floor
             in_use = {bucket_key(bucket.name) for bucket in head.writer_buckets.values()}
             # An older release let batches be stored in this folder: they are not ours to judge.
-            sweep.delete_unreachable(
+            self._sweep.delete_unreachable(
                 WRITERS, LOWEST, head.reference_floor, lambda _first, _last: in_use, ending=BUCKET_ENDING
             )
 
@@ -144,7 +178,7 @@ class CollectionV2:
     def _read_frontiers(self, head: Head) -> None:
         for name, group in head.groups.items():
             if (name, group.generation) not in self._frontiers:
-                frontier = read_frontier(self._queue.store, self._buffer_id, name, group, clock=self._clock)
+                frontier = read_frontier(self._queue.store, self._buffer_id, name, group, clock=self._settings.clock)
                 # guard: key a frontier by the generation of its group
                 self._frontiers[name, group.generation] = frontier
 

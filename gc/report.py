@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base.names import LOWEST
-from forebay.gc.sweep import REPORTED_FAILURES
+from forebay.gc.sweep import REPORTED_FAILURES, Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,6 +43,18 @@ class CollectionReport:
     """Of a topic's partition: why it could not be collected. The next collection tries again."""
     partitions: tuple[CollectionReport, ...] = ()
     """Of a topic: each partition's own report. The topic's is their sum, with keys from the topic's URL on."""
+
+    @classmethod
+    def of_sweep(cls, sweep: Sweep, **found: Any) -> Self:
+        """Report what a sweep has deleted and, by name, the other fields."""
+        return cls(
+            sweep.url,
+            sweep.dry_run,
+            deleted=sweep.deleted,
+            failed=sweep.failed,
+            failed_count=sweep.failed_count,
+            **found,
+        )
 
     @classmethod
     def of_topic(cls, url: str, dry_run: bool, partitions: tuple[Self, ...]) -> Self:

@@ -33,6 +33,7 @@ class Sweep:
     def __init__(
         self, store: ObjectStore, *, dry_run: bool, is_stopped: Callable[[], bool], events: AuditTrail | None = None
     ) -> None:
+        self.url = store.url
         self._store = store
         self._events = events
         self.dry_run = dry_run
@@ -131,14 +132,14 @@ class Sweep:
             return
         if self._events is not None:
             # guard: record the deletion before it starts
-            self._events.record("delete.started", self._store.url, objects=chunk)
+            self._events.record("delete.started", self.url, objects=chunk)
         try:
             failed = self._store.delete(chunk)
         except StoreError as error:
             failed = dict.fromkeys(chunk, error)
         if self._events is not None:
             reasons = {key: str(reason) for key, reason in failed.items()}
-            self._events.record("delete.finished", self._store.url, objects=chunk, failed=reasons)
+            self._events.record("delete.finished", self.url, objects=chunk, failed=reasons)
         for key, reason in failed.items():
             self._note_failure(key, reason)
         self.deleted += len(chunk) - len(failed)

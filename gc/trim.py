@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.manifest.head import Group, Head, Hold, Node
     from forebay.buffer.store import ObjectStore
-    from forebay.gc.retention import Retention
+    from forebay.gc.settings import Settings
 
 Frontiers: TypeAlias = "dict[tuple[str, str], int]"
 """The first sequence not acknowledged, by group and generation. It only grows, so one read earlier is merely lower."""
@@ -61,10 +61,9 @@ class CursorNeeded(Exception):
 def decide(
     head: Head,
     frontiers: Frontiers,
+    settings: Settings,
     *,
     now_ms: int,
-    grace: float,
-    retention: Retention | None,
     nodes: Mapping[str, Node],
     seen: Mapping[str, Hold],
 ) -> Decision:
@@ -94,8 +93,8 @@ def decide(
     # guard: a hold alone lets nothing be trimmed
     unread_from = min(_frontiers(head, frontiers), default=head.first_sequence)
     point = unread_from
-    if retention is not None:
-        point = max(point, retention.first_kept(head, now_ms, nodes))
+    if settings.retention is not None:
+        point = max(point, settings.retention.first_kept(head, now_ms, nodes))
     # A frontier may lie beyond what exists (`last_acked`), or below what retention has dropped before.
     point = max(head.first_sequence, min([point, head.next_sequence, *held]))  # guard: never trim past a hold
     dropped = max(0, point - max(unread_from, head.first_sequence))
@@ -103,7 +102,7 @@ def decide(
         point=point,
         dropped=dropped,
         expired=expired,
-        floor=at_time(now_ms - int(grace * 1000)),
+        floor=at_time(now_ms - int(settings.grace * 1000)),
         nodes=nodes,
         stamps=stamps,
     )

@@ -5,25 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base.names import at_time, ulid_in
+from forebay.gc.report import CollectionReport
 
 if TYPE_CHECKING:
     from forebay.buffer.manifest import Manifest
+    from forebay.gc.settings import Settings
     from forebay.gc.sweep import Sweep
 
 _ENTRIES_AT_ONCE = 1000
 
 
-def collect_v1(manifest: Manifest, sweep: Sweep, *, data_prefix: str, store_time_ms: int, grace: float) -> str:
-    """Delete what is older than everything listed and older than the grace period; return the floor that makes.
+def collect_version_1(manifest: Manifest, sweep: Sweep, settings: Settings, store_time_ms: int) -> CollectionReport:
+    """Delete what is older than everything listed and older than the grace period.
 
     Older by name, and by when the store says that it was written: a producer's clock may be behind. `store_time_ms`
     must have been read before the manifest, which then lists all that was listed by that time.
     """
-    cutoff_ms = store_time_ms - int(grace * 1000)  # guard: subtract the grace period from the cutoff
+    cutoff_ms = store_time_ms - int(settings.grace * 1000)  # guard: subtract the grace period from the cutoff
     # guard: keep everything from the oldest listed name on
     floor = min([at_time(cutoff_ms), *_oldest_listed(manifest)])
-    sweep.delete_below(data_prefix, floor, written_before_ms=cutoff_ms)
-    return floor
+    sweep.delete_below(settings.data_prefix, floor, written_before_ms=cutoff_ms)
+    return CollectionReport.of_sweep(sweep, kept=manifest.count, floor=floor)
 
 
 def _oldest_listed(manifest: Manifest) -> list[str]:

@@ -19,7 +19,8 @@ from forebay.buffer.eventlog.cursors import Cursors
 from forebay.buffer.eventlog.lines import LinesFile
 from forebay.buffer.eventlog.model import CompactReport
 from forebay.buffer.manifest.topic import MAX_PARTITIONS, partition_name
-from forebay.buffer.store.file import LOCK_SECONDS, FileStore, wait_for_lock
+from forebay.buffer.store.file import FileStore
+from forebay.buffer.store.lock import LOCK_SECONDS, wait_for_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base.errors import ForebayError, InvalidInput
+from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.inspect.findings import Finding, Severity, VerifyReport
-from forebay.buffer.inspect.verify_buffer import Walk
+from forebay.buffer.inspect.verify_buffer import BufferVerification
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.base import check_key
 from forebay.buffer.topic import Topic
@@ -59,20 +59,19 @@ def verify(
     check_key(data_prefix)
     store = open_store(url, storage_options)
 
-    def walk(buffer: ObjectStore) -> VerifyReport:
+    def verify_buffer(buffer: ObjectStore) -> VerifyReport:
         queue = Queue(buffer, manifest_path, role="verify", clock=clock)
-        return Walk(queue, data_prefix, deep=deep, fetches=max_concurrent_fetches, clock=clock).run()
+        return BufferVerification(queue, data_prefix, deep=deep, fetches=max_concurrent_fetches, clock=clock).run()
 
-    def walk_partition(partition: ObjectStore) -> VerifyReport:
+    def verify_partition(partition: ObjectStore) -> VerifyReport:
         try:
-            return walk(partition)
+            return verify_buffer(partition)
         except ForebayError as error:
             return VerifyReport(partition.url, deep, None, error=error)
 
-    try:
-        return walk(store)
-    except IsTopic:
-        topic = Topic(store, clock=clock)
+    def verify_topic() -> VerifyReport:
         # One after the other: memory stays bounded by `max_concurrent_fetches`.
-        partitions = tuple(walk_partition(topic.partition(number)) for number in range(topic.partitions))
+        partitions = tuple(verify_partition(partition) for partition in Topic(store, clock=clock).stores())
         return VerifyReport.of_topic(store.url, deep, partitions)
+
+    return buffer_or_topic(lambda: verify_buffer(store), verify_topic)

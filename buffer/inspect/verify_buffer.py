@@ -1,4 +1,4 @@
-"""The walk through a buffer that `verify` makes."""
+"""What `verify` checks in one buffer."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _ENTRIES_AT_ONCE: Final = 1000
 
 
-class Walk:
-    """One verification, in the order of its methods."""
+class BufferVerification:
+    """One verification of one buffer, in the order of its methods."""
 
     def __init__(self, queue: Queue, data_prefix: str, *, deep: bool, fetches: int, clock: Clock | None) -> None:
         self._store = queue.store
@@ -48,27 +48,27 @@ class Walk:
         self._nodes: set[str] = set()
 
     def run(self) -> VerifyReport:
-        """Walk, and return what was found."""
+        """Check everything that the manifest reaches, and return what was found."""
         # Before the manifest is read: what was listed by then, and is not in the manifest now, is not on its way in.
-        self._inventory = Inventory(self._ours())
+        self._inventory = Inventory(self._list_objects())
         try:
             state = self._queue.read_existing()
         except Corrupt as error:
-            self._find("corrupt", self._queue.manifest_path, str(error))
-            return self._report(None)
+            self._add_finding("corrupt", self._queue.manifest_path, str(error))
+            return self._sum_up(None)
         floor = state.gc_floor if isinstance(state, Head) else LOWEST
         with ThreadPoolExecutor(self._fetches, thread_name_prefix="forebay-verify") as pool:
             try:
-                self._check_batches(self._batches(state), floor, pool)
+                self._check_batches(self._listed_batches(state), floor, pool)
             except Corrupt as error:
-                self._find("corrupt", self._queue.manifest_path, str(error))
+                self._add_finding("corrupt", self._queue.manifest_path, str(error))
         if isinstance(state, Head):
-            self._check_readers(state)
-            self._check_writers(state)
-        self._name_orphans(state)
-        return self._report(state)
+            self._check_cursors(state)
+            self._check_writer_buckets(state)
+        self._report_orphans(state)
+        return self._sum_up(state)
 
-    def _report(self, state: State | None) -> VerifyReport:
+    def _sum_up(self, state: State | None) -> VerifyReport:
         version = None if state is None else 2 if isinstance(state, Head) else 1
         counts: dict[str, Any] = dict(self._counts)
         return VerifyReport(
@@ -80,15 +80,15 @@ class Walk:
             **counts,
         )
 
-    def _find(self, kind: Kind, key: str, what: str) -> None:
+    def _add_finding(self, kind: Kind, key: str, what: str) -> None:
         self._counts[kind] += 1
-        self._note(kind, key, what)
+        self._keep_finding(kind, key, what)
 
-    def _note(self, kind: Kind, key: str, what: str) -> None:
+    def _keep_finding(self, kind: Kind, key: str, what: str) -> None:
         if len(self._findings) < REPORTED_FINDINGS:
             self._findings.append(Finding(kind, key, what))
 
-    def _ours(self) -> Iterator[ObjectInfo]:
+    def _list_objects(self) -> Iterator[ObjectInfo]:
         """Everything that forebay may have put there, by its name."""
         for folder in (self._data_prefix, SEGMENTS, WRITERS):
             for found in self._store.list(f"{folder}/"):
@@ -97,9 +97,9 @@ class Walk:
                     yield found
         yield from (found for found in self._store.list(f"{CURSORS}/") if parse_cursor_key(found.key))
 
-    # Walking
+    # From the manifest to the batches
 
-    def _batches(self, state: State) -> Iterator[BatchDescriptor]:
+    def _listed_batches(self, state: State) -> Iterator[BatchDescriptor]:
         if isinstance(state, Manifest):
             for first in range(state.first_sequence, state.next_sequence, _ENTRIES_AT_ONCE):
                 yield from state.entries_after(first - 1, _ENTRIES_AT_ONCE)
@@ -110,7 +110,7 @@ class Walk:
             if at >= head.tail_start:
                 yield from head.tail_descriptors(at, end - at)
                 return
-            ref, found = self._descend(head, at)
+            ref, found = self._load_segment(head, at)
             if found is not None:
                 yield from found
             # guard: report a missing segment even if the head keeps changing
@@ -122,10 +122,10 @@ class Walk:
                 continue
             else:
                 lost = f"batches {max(at, ref.first_sequence)} to {ref.end - 1} cannot be reached"
-                self._find("missing", _segment_key(ref), f"the segment is not there, so {lost}")
+                self._add_finding("missing", _segment_key(ref), f"the segment is not there, so {lost}")
             at = ref.end
 
-    def _descend(self, head: Head, at: int) -> tuple[Ref, list[BatchDescriptor] | None]:
+    def _load_segment(self, head: Head, at: int) -> tuple[Ref, list[BatchDescriptor] | None]:
         """The segment that holds a sequence and its descriptors from there on; None if a node is missing.
 
         Where a node is damaged there is nothing to go on with but what follows it.
@@ -142,7 +142,7 @@ class Walk:
             except NotFound:
                 return ref, None
             except Corrupt as error:
-                self._find("corrupt", _segment_key(ref), str(error))
+                self._add_finding("corrupt", _segment_key(ref), str(error))
                 return ref, []
             refs = node.refs
 
@@ -159,60 +159,64 @@ class Walk:
         before: BatchDescriptor | None = None
         for batch in batches:
             self._counts["batches"] += 1
-            self._check_place(batch, before, floor)
+            self._check_listing(batch, before, floor)
             before = batch
             if self._deep:
-                fetching.append((batch, pool.submit(self._fetch, batch)))
+                fetching.append((batch, pool.submit(self._fetch_and_count, batch)))
                 if len(fetching) > 2 * self._fetches:
-                    self._settle(*fetching.popleft())
+                    self._check_fetched(*fetching.popleft())
             else:
-                self._look_for(batch)
+                self._check_stored(batch)
         while fetching:
-            self._settle(*fetching.popleft())
+            self._check_fetched(*fetching.popleft())
 
-    def _check_place(self, batch: BatchDescriptor, before: BatchDescriptor | None, floor: str) -> None:
+    def _check_listing(self, batch: BatchDescriptor, before: BatchDescriptor | None, floor: str) -> None:
         if self._inventory.mark(batch.location):
-            self._find("contradictory", batch.location, f"batch {batch.sequence} is an object that is listed before")
+            self._add_finding(
+                "contradictory", batch.location, f"batch {batch.sequence} is an object that is listed before"
+            )
         if (ulid_in(batch.location) or floor) < floor:
-            self._find("contradictory", batch.location, f"batch {batch.sequence} is named below the floor {floor}")
+            self._add_finding(
+                "contradictory", batch.location, f"batch {batch.sequence} is named below the floor {floor}"
+            )
         if before is None or before.base_record is None or before.facts is None or batch.base_record is None:
             return
         expected = before.base_record + before.facts.records
         if before.sequence + 1 == batch.sequence and batch.base_record != expected:
             what = f"batch {batch.sequence} begins at record {batch.base_record}; expected {expected}"
-            self._find("contradictory", batch.location, what)
+            self._add_finding("contradictory", batch.location, what)
 
-    def _fetch(self, batch: BatchDescriptor) -> int:
+    def _fetch_and_count(self, batch: BatchDescriptor) -> int:
         """Fetch and decode a batch, and return how many entries it has."""
         found = self._fetcher.fetch(batch)
         if batch.facts is not None and len(found) != batch.facts.records:
             raise Corrupt(f"it holds {len(found)} entries; the manifest says {batch.facts.records}")
         return len(found)
 
-    def _settle(self, batch: BatchDescriptor, fetching: Future[int]) -> None:
+    def _check_fetched(self, batch: BatchDescriptor, fetching: Future[int]) -> None:
         try:
             self._counts["entries"] += fetching.result()
         except NotFound:
-            self._missing(batch)
+            self._check_still_listed(batch)
         except Corrupt as error:
-            self._find("corrupt", batch.location, f"batch {batch.sequence}: {error}")
+            self._add_finding("corrupt", batch.location, f"batch {batch.sequence}: {error}")
 
-    def _look_for(self, batch: BatchDescriptor) -> None:
+    def _check_stored(self, batch: BatchDescriptor) -> None:
         size = self._inventory.size_of(batch.location)
         if size is None:  # put there since the listing, or kept in another folder, or really missing
             found = next(iter(self._store.list(batch.location)), None)
             size = found.size if found is not None and found.key == batch.location else None
         if size is None:
-            self._missing(batch)
+            self._check_still_listed(batch)
         elif batch.facts is not None and size != batch.facts.object_bytes:
             what = f"batch {batch.sequence} has {size} bytes; expected {batch.facts.object_bytes}"
-            self._find("corrupt", batch.location, what)
+            self._add_finding("corrupt", batch.location, what)
 
-    def _missing(self, batch: BatchDescriptor) -> None:
+    def _check_still_listed(self, batch: BatchDescriptor) -> None:
         if batch.sequence >= self._queue.read().first_sequence:  # else it was trimmed and swept meanwhile
-            self._find("missing", batch.location, f"batch {batch.sequence} is not there")
+            self._add_finding("missing", batch.location, f"batch {batch.sequence} is not there")
 
-    def _check_readers(self, head: Head) -> None:
+    def _check_cursors(self, head: Head) -> None:
         for name, group in sorted(head.groups.items()):
             self._counts["groups"] += 1
             register = open_cursor(self._store, name, group.generation, clock=self._clock)
@@ -220,20 +224,20 @@ class Walk:
             try:
                 cursor = register.read().value
             except Corrupt as error:
-                self._find("corrupt", register.key, str(error))
+                self._add_finding("corrupt", register.key, str(error))
                 continue
             if cursor is None:
                 continue
             if cursor.buffer_id != head.buffer_id:
                 what = f"it belongs to buffer {cursor.buffer_id}; this one is {head.buffer_id}"
-                self._find("contradictory", register.key, what)
+                self._add_finding("contradictory", register.key, what)
             elif cursor.acked is not None:
                 # A consumer may have gone back before the group's start, and acknowledged there.
-                self._check_frontier(head, register.key, max(cursor.acked, group.start - 1))
+                self._check_acked(head, register.key, max(cursor.acked, group.start - 1))
         if head.owner is not None and head.owner.acked is not None:
-            self._check_frontier(head, self._queue.manifest_path, head.owner.acked)
+            self._check_acked(head, self._queue.manifest_path, head.owner.acked)
 
-    def _check_writers(self, head: Head) -> None:
+    def _check_writer_buckets(self, head: Head) -> None:
         for number, bucket in sorted(head.writer_buckets.items()):
             key = bucket_key(bucket.name)
             self._inventory.mark(key)
@@ -241,21 +245,23 @@ class Walk:
                 self._queue.buckets.load(head, number)
             except NotFound:
                 if self._fresh_head().writer_buckets.get(number) == bucket:
-                    self._find("missing", key, "the writers in it are forgotten: their repeats would be stored again")
+                    self._add_finding(
+                        "missing", key, "the writers in it are forgotten: their repeats would be stored again"
+                    )
             except Corrupt as error:
-                self._find("corrupt", key, str(error))
+                self._add_finding("corrupt", key, str(error))
 
-    def _check_frontier(self, head: Head, key: str, acked: int) -> None:
+    def _check_acked(self, head: Head, key: str, acked: int) -> None:
         if acked + 1 < head.first_sequence and not head.dropped:
             what = f"acknowledged through {acked}, but trimmed up to {head.first_sequence} without retention"
-            self._find("contradictory", key, what)
+            self._add_finding("contradictory", key, what)
 
-    def _name_orphans(self, state: State) -> None:
+    def _report_orphans(self, state: State) -> None:
         floor = state.lowest_new_name if isinstance(state, Head) else LOWEST
         self._counts["orphaned"] = left = self._inventory.unmarked
         if not left:
             return
-        for found in self._ours():
+        for found in self._list_objects():
             if len(self._findings) >= REPORTED_FINDINGS or not left:
                 return
             if self._inventory.is_unmarked(found.key):
@@ -264,7 +270,7 @@ class Walk:
                 next_time = (
                     "the next collection deletes it" if below else "an upload under way, or a later collection's"
                 )
-                self._note("orphaned", found.key, f"the manifest does not list it: {next_time}")
+                self._keep_finding("orphaned", found.key, f"the manifest does not list it: {next_time}")
 
 
 def _segment_key(ref: Ref) -> str:

@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat as modes
 from contextlib import contextmanager, suppress
@@ -27,7 +26,6 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from forebay.buffer.base.backoff import full_jitter
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock, system_random
 from forebay.buffer.base.errors import Denied, InvalidInput, NotFound, StoreError, Unavailable, Unknown, Unsupported
@@ -43,9 +41,11 @@ from forebay.buffer.store.base import (
     check_key,
     check_prefix,
 )
+from forebay.buffer.store.lock import LOCK_SECONDS, hold_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from io import FileIO
 
     from forebay.buffer.base.clock import Clock
@@ -56,12 +56,6 @@ _MAX_NAME_BYTES = 255
 _LARGE = 1 << 20
 _LEFTOVER_AGE_NS = 3600 * 10**9
 """No write takes so long: a temporary file older than that has lost its writer."""
-
-
-LOCK_SECONDS = 60.0
-"""Maximum wait for a lock, in seconds. forebay holds a lock only for a rename, so another program must hold it."""
-_LOCK_PAUSE = 0.0005
-_LONGEST_LOCK_PAUSE = 0.02
 _RESCUE_PAUSE_SECONDS = 60.0
 """Minimum seconds between two searches of a full disk for temporary files of killed processes."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -298,10 +292,8 @@ class FileStore(ObjectStore):
         oldest_ns = fresh.stat().st_mtime_ns - _LEFTOVER_AGE_NS
         _remove_leftovers(list(fresh.parent.glob(f"{_RESERVED}tmp-*")), oldest_ns)
 
-    @contextmanager
-    def _locked(self, folder: Path) -> Iterator[None]:
-        with _locked(folder, self._lock_seconds, self._clock):
-            yield
+    def _locked(self, folder: Path) -> AbstractContextManager[None]:
+        return hold_lock(folder / _LOCK_NAME, self._lock_seconds, self._clock)
 
     @contextmanager
     def _typed_errors(self, key: str) -> Iterator[None]:
@@ -408,63 +400,6 @@ def _stat(path: Path) -> os.stat_result | None:
 
 def _version(stat: os.stat_result) -> str:
     return f"{stat.st_mtime_ns:x}-{stat.st_size:x}-{stat.st_ino:x}"
-
-
-@contextmanager
-def _locked(folder: Path, seconds: float, clock: Clock) -> Iterator[None]:
-    # A lock belongs to the open file, so threads of one process exclude each other as processes do. And a child that is
-    # forked meanwhile has the same open file: to close ours would not unlock it.
-    descriptor = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    _open_locks.add(descriptor)  # guard: track locks so that a forked child releases them
-    try:
-        wait_for_lock(descriptor, folder / _LOCK_NAME, seconds, clock)  # guard: hold the lock during compare and rename
-        try:
-            yield
-        finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-    finally:
-        _open_locks.discard(descriptor)
-        os.close(descriptor)
-
-
-def wait_for_lock(descriptor: int, path: Path, seconds: float, clock: Clock) -> None:
-    """Lock an open file for this program alone.
-
-    Raises:
-        Unavailable: another program held the lock for `seconds`.
-    """
-    deadline: float | None = None
-    random = system_random()
-    attempt = 0
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            now = clock.monotonic()
-            if deadline is None:
-                deadline = now + seconds
-            if now >= deadline:
-                raise Unavailable(
-                    f"{path} was locked by another program for {seconds:g} seconds; nothing was written. Find that "
-                    "program with `lslocks` or `lsof`, and end it"
-                ) from None
-            clock.sleep(full_jitter(random, attempt, _LOCK_PAUSE, _LONGEST_LOCK_PAUSE))
-            attempt += 1
-        else:
-            return
-
-
-_open_locks: set[int] = set()
-
-
-def _close_inherited_locks() -> None:
-    """Or this process would go on with a lock of its parent's, should that die before it unlocks."""
-    for descriptor in _open_locks:
-        os.close(descriptor)
-    _open_locks.clear()
-
-
-os.register_at_fork(after_in_child=_close_inherited_locks)
 
 
 def _rename_over(temporary: Path, path: Path, old: os.stat_result | None) -> str:

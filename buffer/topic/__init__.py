@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
 from forebay.buffer.topic.consumer import TopicConsumer
-from forebay.buffer.topic.groups import PartitionState, TopicGroups, TopicGroupState, TopicState, describe_topic
+from forebay.buffer.topic.groups import TopicGroups, TopicGroupState
 from forebay.buffer.topic.growth import Growth, add_partitions, create_topic
 from forebay.buffer.topic.holds import HeldTopic
 from forebay.buffer.topic.keys import partition_for
 from forebay.buffer.topic.producer import TopicFlush, TopicProducer
-from forebay.buffer.topic.topic import Topic, buffers_at
+from forebay.buffer.topic.topic import Topic
 
 __all__ = [
     "Growth",
     "HeldTopic",
     "PartitionBatch",
     "PartitionDescriptor",
-    "PartitionState",
     "Topic",
     "TopicConsumer",
     "TopicFetchHandle",
@@ -28,10 +27,7 @@ __all__ = [
     "TopicGroups",
     "TopicLag",
     "TopicProducer",
-    "TopicState",
     "add_partitions",
-    "buffers_at",
     "create_topic",
-    "describe_topic",
     "partition_for",
 ]

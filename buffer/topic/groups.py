@@ -1,4 +1,4 @@
-"""Groups of a topic, and a look at it as a whole: the same questions as of one buffer, over all partitions."""
+"""Groups of a topic: the same questions as of one buffer's, over all partitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from forebay.buffer.base.errors import InvalidInput, NotFound
 from forebay.buffer.groups import Groups, GroupState
-from forebay.buffer.manifest import Head
 from forebay.buffer.manifest.topic import MAX_PARTITIONS
 from forebay.buffer.topic.topic import RECORD_KEY, Topic, check_place, in_parallel
 
@@ -20,31 +19,6 @@ if TYPE_CHECKING:
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.manifest.topic import TopicRecord
     from forebay.buffer.store import StoreUrl
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionState:
-    """What there is to know of one partition."""
-
-    url: str
-    first_sequence: int
-    """The lowest sequence that is retained."""
-    next_sequence: int
-    """The sequence that the next batch will have."""
-    object_bytes: int
-    """The size of what is retained."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicState:
-    """What there is to know of a topic."""
-
-    url: str
-    topic_id: str
-    """Random, made once."""
-    partitions: tuple[PartitionState, ...]
-    groups: Mapping[str, str]
-    """By name, where each one started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +40,6 @@ class TopicGroupState:
     def waiting(self) -> int:
         """Batches not acknowledged, in all partitions together."""
         return sum(state.waiting for state in self.partitions if state is not None)
-
-
-def describe_topic(
-    url: StoreUrl, *, storage_options: Mapping[str, Any] | None = None, clock: Clock | None = None
-) -> TopicState:
-    """Return a topic's partitions and groups, by a look at every partition's manifest."""
-    topic = Topic(url, storage_options=storage_options, clock=clock)
-
-    def describe(number: int) -> PartitionState:
-        state = topic.open_queue(number, "reader").read()
-        size = state.object_bytes if isinstance(state, Head) else 0
-        return PartitionState(topic.partition(number).url, state.first_sequence, state.next_sequence, size)
-
-    record = topic.record
-    return TopicState(
-        topic.url, record.topic_id, tuple(in_parallel(describe, range(record.partitions))), dict(record.groups)
-    )
 
 
 class TopicGroups:

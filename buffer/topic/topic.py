@@ -16,7 +16,7 @@ from forebay.buffer.base.lifecycle import shows_unopened
 from forebay.buffer.groups import GroupReader, check_group_name
 from forebay.buffer.manifest import Queue, read_state
 from forebay.buffer.manifest.register import Register, Snapshot
-from forebay.buffer.manifest.topic import IsTopic, TopicRecord, partition_name, read_record
+from forebay.buffer.manifest.topic import TopicRecord, partition_name, read_record
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.folder import FolderStore
 
@@ -87,9 +87,13 @@ class Topic:
         """Return the store of one partition, for whatever takes a buffer's URL."""
         return FolderStore(self.store, partition_name(number))
 
+    def stores(self) -> list[ObjectStore]:
+        """Return the store of every partition, in order."""
+        return [self.partition(number) for number in range(self.partitions)]
+
     def partition_urls(self) -> list[str]:
         """Return the URL of every partition, each a buffer's."""
-        return [self.partition(number).url for number in range(self.partitions)]
+        return [partition.url for partition in self.stores()]
 
     def open_queue(self, number: int, role: str) -> Queue:
         """Return a view of one partition's manifest."""
@@ -122,22 +126,6 @@ class Topic:
     @shows_unopened
     def __repr__(self) -> str:
         return f"<Topic {self.url} of {self.partitions} partitions>"
-
-
-def buffers_at(
-    url: StoreUrl, *, manifest_path: str = RECORD_KEY, storage_options: Mapping[str, Any] | None = None
-) -> list[ObjectStore]:
-    """Return the buffers that a URL stands for: the one that is there, or every partition of a topic.
-
-    Whatever works on one buffer at a time can so be given a topic's URL. `manifest_path` is the buffer's.
-    """
-    store = open_store(url, storage_options)
-    try:
-        Queue(store, manifest_path).read()
-    except IsTopic:
-        topic = Topic(store)
-        return [topic.partition(number) for number in range(topic.partitions)]
-    return [store]
 
 
 def open_record(store: ObjectStore, *, clock: Clock | None, random: Random | None) -> Register[TopicRecord]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from forebay.buffer.base.clock import SystemClock
-from forebay.buffer.inspect.stats import describe
+from forebay.buffer.inspect.describe import describe
 from forebay.buffer.producer import Producer
 from forebay.buffer.store import open_store
 from forebay.cli.output import size, write_line, write_note, write_table

@@ -17,7 +17,8 @@ import click
 from forebay.buffer.base.clock import SystemClock, system_random
 from forebay.buffer.base.errors import ForebayError, NotFound
 from forebay.buffer.base.names import mint
-from forebay.buffer.inspect.stats import describe_all, total
+from forebay.buffer.inspect.describe import describe_all
+from forebay.buffer.inspect.stats import total
 from forebay.buffer.store import open_store
 from forebay.buffer.store.base import Applied, NotApplied
 from forebay.cli.output import age, count, write_json, write_line

@@ -10,7 +10,8 @@ import click
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import ForebayError, NotFound, Unavailable
-from forebay.buffer.inspect.stats import BufferStats, describe_all, total
+from forebay.buffer.inspect.describe import describe_all
+from forebay.buffer.inspect.stats import BufferStats, total
 from forebay.buffer.store.folder import FolderStore
 from forebay.cli.output import age, count, size, write_error, write_json, write_line, write_table
 from forebay.cli.target import Target, json_option, takes_url

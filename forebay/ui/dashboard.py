@@ -11,7 +11,7 @@ from forebay.buffer.base.lifecycle import Closing, shows_unopened
 from forebay.ui.letters import Letters
 from forebay.ui.sampler import Sampler
 from forebay.ui.server import Server
-from forebay.ui.subject import Watched
+from forebay.ui.subject import Subject
 from forebay.ui.trail import Trail
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class Dashboard(Closing):
     ) -> None:
         clock = clock or SystemClock()
         self.sampler = Sampler(
-            Watched(store, manifest_path=manifest_path, clock=clock),
+            Subject(store, manifest_path=manifest_path, clock=clock),
             trail=None if events is None else Trail(events, store.url),
-            letters=None if dead_letters is None else Letters(Watched(dead_letters, clock=clock)),
+            letters=None if dead_letters is None else Letters(Subject(dead_letters, clock=clock)),
             interval=check_seconds(interval, "interval"),
             clock=clock,
         )

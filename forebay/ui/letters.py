@@ -10,7 +10,7 @@ from forebay.runtime.dead_letter import DeadLetter
 
 if TYPE_CHECKING:
     from forebay.buffer.format.model import BatchDescriptor
-    from forebay.ui.subject import Watched
+    from forebay.ui.subject import Subject
 
 _SHOWN: Final = 5
 _LONGEST_TEXT: Final = 500
@@ -19,20 +19,20 @@ _LONGEST_TEXT: Final = 500
 class Letters:
     """A dead-letter buffer."""
 
-    def __init__(self, watched: Watched) -> None:
-        self.url = watched.url
-        self._watched = watched
+    def __init__(self, subject: Subject) -> None:
+        self.url = subject.url
+        self._subject = subject
 
     def look(self) -> dict[str, Any]:
         """Return how many there are, and the newest of them. A buffer that is not there yet has none."""
         try:
-            parts = self._watched.look()
+            parts = self._subject.look()
         except NotFound as error:
             if error.bucket:
                 raise
             return {"url": self.url, "batches": 0, "entries": 0, "newest": []}  # the first dead letter makes it
         summed = total([part.stats for part in parts if part.stats is not None])
-        newest = [_show(found.batch) for found in self._watched.newest(_SHOWN)]
+        newest = [_show(found.batch) for found in self._subject.newest(_SHOWN)]
         return {"url": self.url, "batches": summed.batches, "entries": summed.entries, "newest": newest}
 
 

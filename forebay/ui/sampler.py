@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.inspect.stats import Total
     from forebay.ui.letters import Letters
-    from forebay.ui.subject import Listed, Part, Watched
+    from forebay.ui.subject import Listed, Part, Subject
     from forebay.ui.trail import Trail
 
 _log = logging.getLogger("forebay.ui")
@@ -40,9 +40,9 @@ class Sampler:
     """Looks every `interval` seconds, keeps a bounded history, and answers viewers from it alone."""
 
     def __init__(
-        self, watched: Watched, *, trail: Trail | None, letters: Letters | None, interval: float, clock: Clock
+        self, subject: Subject, *, trail: Trail | None, letters: Letters | None, interval: float, clock: Clock
     ) -> None:
-        self._watched = watched
+        self._subject = subject
         self._trail = trail
         self._letters = letters
         self._interval = interval
@@ -78,7 +78,7 @@ class Sampler:
             seen, point = self._look()
         except BaseException as error:  # noqa: BLE001 - whatever it is, a page that stands still without a word is worse
             if not isinstance(error, ForebayError):
-                _log.exception("%s: looking failed", self._watched.url)
+                _log.exception("%s: looking failed", self._subject.url)
             with self._changed:
                 since = self._error["since_ms"] if self._error else self._clock.now_ms()
                 self._error = {**_explain(error), "since_ms": since}
@@ -101,7 +101,7 @@ class Sampler:
         else:
             condition = "missing" if error["kind"] == "NotFound" else "broken"
         return {
-            "url": self._watched.url,
+            "url": self._subject.url,
             "condition": condition,
             "now_ms": self._clock.now_ms(),
             "started_ms": self._started_ms,
@@ -118,7 +118,7 @@ class Sampler:
             return None
         return {
             "kind": "Unavailable",
-            "message": f"{self._watched.url}: the store has not answered for {waited:.0f} seconds",
+            "message": f"{self._subject.url}: the store has not answered for {waited:.0f} seconds",
             "hint": _HINTS[Unavailable],
             "since_ms": self._clock.now_ms() - int(1000 * waited),
         }
@@ -134,20 +134,20 @@ class Sampler:
                     return
 
     def _look(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        parts = self._watched.look()
+        parts = self._subject.look()
         known = [part.stats for part in parts if part.stats is not None]
         rates = self._meter.measure(known, self._clock.monotonic())
         summed = total(known)
         now_ms = self._clock.now_ms()
         seen = {
             "sampled_ms": now_ms,
-            "is_topic": self._watched.is_topic,
+            "is_topic": self._subject.is_topic,
             "total": summed.as_json(),
             "out": {name: flow.as_json() for name, flow in rates.done.items()},
             "in": rates.taken_in.as_json(),
             "writes_per_second": rates.writes,
             "parts": [_show_part(part) for part in parts],
-            "newest": [_show_batch(found) for found in self._watched.newest(NEWEST_BATCHES)],
+            "newest": [_show_batch(found) for found in self._subject.newest(NEWEST_BATCHES)],
             "trail": _look_beside(self._trail),
             "dead_letters": _look_beside(self._letters),
         }

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base.errors import ForebayError
-from forebay.buffer.inspect.stats import Observer
-from forebay.buffer.manifest.topic import IsTopic
+from forebay.buffer.either.dispatch import buffer_or_topic
+from forebay.buffer.inspect.describe import Observer
 from forebay.buffer.topic.topic import Topic, in_parallel
 
 if TYPE_CHECKING:
@@ -37,12 +37,11 @@ class Listed:
     batch: BatchDescriptor
 
 
-class Watched:
+class Subject:
     """The buffer or topic at a URL, which need not be there yet, looked at again and again."""
 
     def __init__(self, store: ObjectStore, *, manifest_path: str = "manifest", clock: Clock) -> None:
         self._store = store
-        self._manifest_path = manifest_path
         self._clock = clock
         self._topic: Topic | None = None
         self._observers = [Observer(store, manifest_path=manifest_path, clock=clock)]
@@ -60,19 +59,9 @@ class Watched:
         Raises:
             ForebayError: what the store says, if there is nothing new to show of any.
         """
-        if self._topic is None:
-            try:
-                return [Part(self.url, self._observers[0].look())]
-            except IsTopic:
-                self._topic = Topic(self._store, clock=self._clock)
-                self._observers = []
-        for number in range(len(self._observers), self._topic.refresh().partitions):
-            self._observers.append(Observer(self._topic.partition(number), clock=self._clock))
-        parts = in_parallel(self._look_at, self._observers)
-        errors = [part.error for part in parts if part.error is not None]
-        if errors and len(errors) == len(parts):
-            raise errors[0]
-        return parts
+        if self.is_topic:
+            return self._look_at_topic()
+        return buffer_or_topic(lambda: [Part(self.url, self._observers[0].look())], self._look_at_topic)
 
     def newest(self, limit: int) -> list[Listed]:
         """Return the newest batches of the last look, newest first."""
@@ -84,6 +73,18 @@ class Watched:
         if self.is_topic:
             listed.sort(key=lambda found: found.batch.last_time_ms or 0)
         return listed[: -limit - 1 : -1]
+
+    def _look_at_topic(self) -> list[Part]:
+        if self._topic is None:
+            self._topic = Topic(self._store, clock=self._clock)
+            self._observers = []
+        for number in range(len(self._observers), self._topic.refresh().partitions):
+            self._observers.append(Observer(self._topic.partition(number), clock=self._clock))
+        parts = in_parallel(self._look_at, self._observers)
+        errors = [part.error for part in parts if part.error is not None]
+        if errors and len(errors) == len(parts):
+            raise errors[0]
+        return parts
 
     def _look_at(self, observer: Observer) -> Part:
         try:

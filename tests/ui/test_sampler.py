@@ -28,7 +28,7 @@ from forebay.testing import Fault, FaultyStore, ManualClock
 from forebay.ui.letters import Letters
 from forebay.ui.rates import WINDOW_SECONDS
 from forebay.ui.sampler import KEPT_POINTS, KEPT_READERS, NEWEST_BATCHES, Sampler
-from forebay.ui.subject import Watched
+from forebay.ui.subject import Subject
 from forebay.ui.trail import KEPT_EVENTS, LOOKED_BACK, READ_AT_ONCE, Trail
 
 
@@ -44,7 +44,7 @@ def clock() -> ManualClock:
 
 def sampler_of(store: ObjectStore, clock: ManualClock, **beside: Any) -> Sampler:
     beside = {"trail": None, "letters": None, **beside}
-    return Sampler(Watched(store, clock=clock), interval=2.0, clock=clock, **beside)
+    return Sampler(Subject(store, clock=clock), interval=2.0, clock=clock, **beside)
 
 
 def sampled(sampler: Sampler) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def test_error_that_nobody_foresaw_is_shown_too(
     list_batches(store, 1, clock)
     sampler = sampler_of(store, clock)
     sampler.sample()
-    monkeypatch.setattr(Watched, "look", lambda _self: 1 // 0)
+    monkeypatch.setattr(Subject, "look", lambda _self: 1 // 0)
     assert (sampled(sampler)["condition"], sampler.state()["error"]["kind"]) == ("stale", "ZeroDivisionError")
 
 
@@ -367,7 +367,7 @@ def test_trail_that_cannot_be_read_does_not_hide_the_buffer(
 def test_dead_letters_are_counted_with_their_reasons(store: MemoryStore, clock: ManualClock) -> None:
     list_batches(store, 1, clock)
     letters = MemoryStore(f"{store.url}-letters")
-    sampler = sampler_of(store, clock, letters=Letters(Watched(letters, clock=clock)))
+    sampler = sampler_of(store, clock, letters=Letters(Subject(letters, clock=clock)))
     assert sampled(sampler)["seen"]["dead_letters"]["batches"] == 0, "nobody has made that buffer yet"
     letter = DeadLetter("memory://a", "0" * 32, "etl", "1" * 32, 7, "data/x", 0, 9, "ValueError: not mine")
     metadata = (Metadata(0, clock.now_ms(), msgspec.json.encode(letter)),)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from forebay.buffer.base import metrics
 from forebay.buffer.base.errors import Corrupt, ForebayError, InvalidInput, NotFound, Trimmed, Unavailable, Unknown
+from forebay.buffer.either.dispatch import buffer_or_topic, is_topic
 from forebay.buffer.format.model import Reader
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.state import is_unwritten
-from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import check_place, in_parallel
 from forebay.runtime.spark.read.offsets import Position
@@ -237,11 +237,7 @@ class Claims:
                 _log.warning("%s: letting go failed", claimed.source.store.url, exc_info=True)
 
     def _find_topic(self) -> Topic | None:
-        try:
-            Queue(self._store, self._manifest_path, role="spark").read_existing()
-        except InvalidInput:
-            return Topic(self._store)
-        return None
+        return Topic(self._store) if is_topic(self._store, self._manifest_path, must_exist=True) else None
 
     def _claim(self, number: int) -> ClaimedBuffer:
         store = self._store if self._topic is None else self._topic.partition(number)
@@ -254,9 +250,8 @@ class Claims:
 def is_written(store: ObjectStore, manifest_path: str) -> bool:
     """Whether there is a topic, or a buffer that was written to. Creates nothing."""
     try:
-        return not is_unwritten(Queue(store, manifest_path, role="spark").read_existing())
-    except IsTopic:
-        return True
+        queue = Queue(store, manifest_path, role="spark")
+        return buffer_or_topic(lambda: not is_unwritten(queue.read_existing()), lambda: True)
     except NotFound as error:
         if error.bucket:
             raise

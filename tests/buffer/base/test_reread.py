@@ -19,7 +19,7 @@ from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.groups import Groups
 from forebay.buffer.holds import hold
-from forebay.buffer.inspect.stats import describe
+from forebay.buffer.inspect.describe import describe
 from forebay.buffer.inspect.verify import verify
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import KEPT_ENTRIES

@@ -12,8 +12,8 @@ from forebay.buffer.base import names
 from forebay.buffer.base.errors import Backpressure, Corrupt, InvalidInput, Timeout, Unknown
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.model import NewBatch
+from forebay.buffer.inspect.describe import describe_all
 from forebay.buffer.inspect.findings import Severity
-from forebay.buffer.inspect.stats import describe_all
 from forebay.buffer.inspect.verify import verify
 from forebay.buffer.manifest import Head, Queue, head
 from forebay.buffer.manifest.head import (

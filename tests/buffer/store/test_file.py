@@ -214,7 +214,7 @@ def test_child_that_is_forked_during_a_write_keeps_no_lock(
 
     monkeypatch.setattr(file_module, "_rename_over", fork_meanwhile)
     if not unlocked:
-        monkeypatch.setattr(file_module.fcntl, "LOCK_UN", fcntl.LOCK_EX)  # which it has already
+        monkeypatch.setattr(fcntl, "LOCK_UN", fcntl.LOCK_EX)  # which it has already
     try:
         store.put("key", b"1")
         with (tmp_path / "buffer" / ".forebay-lock").open() as lock:

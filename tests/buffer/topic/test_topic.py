@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from forebay.buffer import buffers_at
 from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound, NotReady, Unsupported
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.groups import Groups
@@ -26,9 +27,7 @@ from forebay.buffer.topic import (
     TopicGroups,
     TopicProducer,
     add_partitions,
-    buffers_at,
     create_topic,
-    describe_topic,
     partition_for,
 )
 
@@ -125,7 +124,7 @@ def test_partitions_without_their_record_are_corrupt_not_empty(store: MemoryStor
 
 
 def test_missing_topic_is_not_found_and_says_what_to_do(store: MemoryStore) -> None:
-    for opened in (Topic, TopicProducer, TopicConsumer, describe_topic):
+    for opened in (Topic, TopicProducer, TopicConsumer):
         with pytest.raises(NotFound, match=r"no topic at memory://.*create_topic"):
             opened(store)
     with pytest.raises(NotFound, match="create_topic"):
@@ -212,29 +211,6 @@ def test_partitions_are_never_removed(store: MemoryStore) -> None:
     with pytest.raises(InvalidInput, match=r"has 4 partitions, and 3 are fewer"):
         add_partitions(store, 3)
     assert Topic(store).partitions == 4
-
-
-# Looking
-
-
-def test_buffers_at_a_url_are_the_buffer_or_the_partitions(store: MemoryStore) -> None:
-    plain = MemoryStore(f"{store.url}-plain")
-    assert buffers_at(plain) == [plain]
-    create_topic(store, 2)
-    assert [buffer.url for buffer in buffers_at(store.url)] == [f"{store.url}/p-00000", f"{store.url}/p-00001"]
-
-
-def test_topic_is_described_with_its_partitions_and_groups(store: MemoryStore) -> None:
-    create_topic(store, 2)
-    TopicConsumer(store, group="etl", from_="latest").close()
-    with TopicProducer(store) as producer:
-        producer.produce(b"x", key=b"a")
-    state = describe_topic(store)
-    assert (state.url, state.topic_id, state.groups) == (store.url, Topic(store).record.topic_id, {"etl": "latest"})
-    assert [(found.url, found.next_sequence, found.object_bytes > 0) for found in state.partitions] == [
-        (f"{store.url}/p-00000", int(partition_for(b"a", 2) == 0), partition_for(b"a", 2) == 0),
-        (f"{store.url}/p-00001", int(partition_for(b"a", 2) == 1), partition_for(b"a", 2) == 1),
-    ]
 
 
 # Groups

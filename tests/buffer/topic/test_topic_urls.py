@@ -82,6 +82,7 @@ TAKING: dict[str, Callable[[MemoryStore], Any]] = {
     "TopicConsumer": lambda store: forebay.buffer.TopicConsumer(store).close(),
     "TopicProducer": lambda store: forebay.buffer.TopicProducer(store).close(),
     "add_partitions": lambda store: forebay.buffer.add_partitions(store, 3),
+    "buffers_at": forebay.buffer.buffers_at,
     "create_topic": lambda store: forebay.buffer.create_topic(store, 3),
     "describe_topic": forebay.buffer.describe_topic,
     "hold": lambda store: forebay.hold(store).close(),

@@ -12,7 +12,8 @@ from forebay.buffer.base.names import at_time
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.holds import hold
-from forebay.buffer.inspect.stats import BufferStats, GroupStats, Observer, describe, describe_all, total
+from forebay.buffer.inspect.describe import Observer, describe, describe_all, describe_topic
+from forebay.buffer.inspect.stats import BufferStats, GroupStats, total
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import ObjectStore
@@ -231,6 +232,21 @@ def test_topic_is_described_by_its_partitions_and_their_sum(store: MemoryStore, 
     together = total(parts)
     assert (together.batches, together.entries, together.stored_bytes, together.age_seconds) == (10, 100, 1000, 5.0)
     assert together.groups == (GroupStats("etl", None, 1, False, 8, 80, 800, 3.0),)
+
+
+def test_topic_is_described_with_its_id_and_where_its_groups_started(store: MemoryStore, clock: ManualClock) -> None:
+    create_topic(store, 2)
+    topic = Topic(store)
+    topic.register_group("etl", "latest")
+    append(topic.partition(1), 3)
+    state = describe_topic(store, clock=clock)
+    assert (state.url, state.topic_id, state.groups) == (store.url, topic.record.topic_id, {"etl": "latest"})
+    assert list(state.partitions) == describe_all(store, clock=clock)
+
+
+def test_missing_topic_is_not_found_and_says_what_to_do(store: MemoryStore) -> None:
+    with pytest.raises(NotFound, match=r"no topic at memory://.*create_topic"):
+        describe_topic(store)
 
 
 def test_total_of_one_buffer_is_itself(store: MemoryStore, clock: ManualClock) -> None:

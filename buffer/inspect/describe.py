@@ -1,0 +1,208 @@
+"""Looking at a buffer or topic, which claims nothing and changes nothing.
+
+A look costs the head, each group's cursor, and a segment only where a reader or the oldest batch is so far back that
+the head does not tell its time and its place among the entries.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ulid import ULID
+
+from forebay.buffer.base.clock import Clock, SystemClock
+from forebay.buffer.base.names import LOWEST
+from forebay.buffer.either.dispatch import buffer_or_topic
+from forebay.buffer.groups import describe_group
+from forebay.buffer.inspect.stats import BufferStats, GroupStats, HoldStats, TopicStats, sum_known
+from forebay.buffer.manifest import Head, Queue
+from forebay.buffer.topic.topic import Topic, in_parallel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from forebay.buffer.format.model import BatchDescriptor, Facts
+    from forebay.buffer.manifest import State
+    from forebay.buffer.store import ObjectStore, StoreUrl
+
+RATE_SECONDS: Final = 60.0
+"""Rates are means over the last minute, or over as much of it as the newest batches tell of."""
+_LEAST_SPAN: Final = 1.0
+"""A buffer's first batch is no rate yet: it is taken to be a second's."""
+
+
+def describe(store: ObjectStore, *, manifest_path: str = "manifest", clock: Clock | None = None) -> BufferStats:
+    """Return what there is to know of one buffer.
+
+    Raises:
+        NotFound: there is none.
+        IsTopic: it is a topic's URL; see `describe_all`.
+    """
+    return Observer(store, manifest_path=manifest_path, clock=clock).look()
+
+
+def describe_topic(
+    url: StoreUrl, *, storage_options: Mapping[str, Any] | None = None, clock: Clock | None = None
+) -> TopicStats:
+    """Return what there is to know of a topic, by a look at every partition.
+
+    Raises:
+        NotFound: there is none.
+        InvalidInput: it is a buffer's URL.
+    """
+    topic = Topic(url, storage_options=storage_options, clock=clock)
+    partitions = in_parallel(lambda partition: describe(partition, clock=clock), topic.stores())
+    return TopicStats(topic.url, topic.record.topic_id, tuple(partitions), dict(topic.record.groups))
+
+
+def describe_all(
+    store: ObjectStore, *, manifest_path: str = "manifest", clock: Clock | None = None
+) -> list[BufferStats]:
+    """Return what there is to know of the buffer at a URL, or of every partition of the topic there, in order.
+
+    Raises:
+        NotFound: there is neither.
+    """
+    return buffer_or_topic(
+        lambda: [describe(store, manifest_path=manifest_path, clock=clock)],
+        lambda: list(describe_topic(store, clock=clock).partitions),
+    )
+
+
+class Observer:
+    """A buffer that is looked at again and again: a head that has not changed costs a conditional read."""
+
+    def __init__(self, store: ObjectStore, *, manifest_path: str = "manifest", clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._queue = Queue(store, manifest_path, role="observer", clock=self._clock)
+        self.url = store.url
+
+    def look(self) -> BufferStats:
+        """Return what there is to know now.
+
+        Raises:
+            NotFound: there is no such buffer.
+        """
+        return self._queue.look_through(self._describe, self._queue.read_existing())
+
+    def newest(self, limit: int) -> list[BatchDescriptor]:
+        """Return the newest batches as of the last look, oldest first, `limit` at most."""
+        state = self._queue.last_seen()
+        if state is None:
+            return []
+        return self._queue.look_through(
+            lambda found: self._find(found, max(found.first_sequence, found.next_sequence - limit), limit), state
+        )
+
+    def _find(self, state: State, first: int, limit: int = 1) -> list[BatchDescriptor]:
+        if isinstance(state, Head):
+            return self._queue.segments.descriptors(state, first, limit)
+        return state.entries_after(first - 1, limit)
+
+    def _describe(self, state: State) -> BufferStats:
+        now_ms = self._clock.now_ms()
+        head = state if isinstance(state, Head) else None
+        retained = self._backlog(state, state.first_sequence, now_ms)
+        recent = () if head is None else tuple(entry.facts for entry in head.tail)
+        oldest, newest = self._find(state, state.first_sequence), self._find(state, state.next_sequence - 1)
+        entry_rate, byte_rate = (None, None) if head is None else _rates(recent, now_ms)
+        floor = None if head is None or head.gc_floor == LOWEST else head.gc_floor
+        return BufferStats(
+            url=self.url,
+            version=1 if head is None else 2,
+            buffer_id=None if head is None else head.buffer_id,
+            first_sequence=state.first_sequence,
+            next_sequence=state.next_sequence,
+            taken_in=None if head is None else head.next_record,
+            batches=retained.batches,
+            entries=retained.entries,
+            stored_bytes=retained.stored_bytes,
+            raw_bytes=_raw_bytes(recent) if len(recent) == state.count else None,
+            oldest_ms=oldest[0].first_time_ms if oldest else None,
+            newest_ms=newest[0].last_time_ms if newest else None,
+            age_seconds=retained.seconds if oldest else None,
+            entries_per_second=entry_rate,
+            bytes_per_second=byte_rate,
+            writes=None if head is None else head.revision,
+            dropped=0 if head is None else head.dropped,
+            floor=floor,
+            floor_ms=None if floor is None else ULID.from_str(floor).milliseconds,
+            groups=() if head is None else self._describe_groups(head, now_ms),
+            unnamed=self._describe_unnamed(state, now_ms),
+            holds=() if head is None else _describe_holds(head, now_ms),
+            lasting_writers=0 if head is None else head.lasting_writers,
+        )
+
+    def _describe_groups(self, head: Head, now_ms: int) -> tuple[GroupStats, ...]:
+        store, clock = self._queue.store, self._clock
+        groups = in_parallel(lambda name: describe_group(store, head, name, clock=clock), sorted(head.groups))
+        return tuple(
+            GroupStats(
+                group.name,
+                group.acked,
+                group.epoch,
+                group.alive,
+                *self._backlog(head, head.next_sequence - group.waiting, now_ms),
+            )
+            for group in groups
+        )
+
+    def _describe_unnamed(self, state: State, now_ms: int) -> GroupStats | None:
+        if state.epoch == 0:
+            return None
+        first = state.next_sequence - self._queue.waiting()
+        return GroupStats("", self._queue.acked(), state.epoch, None, *self._backlog(state, first, now_ms))
+
+    def _backlog(self, state: State, first: int, now_ms: int) -> _Backlog:
+        found = self._find(state, first)
+        if not found:
+            return _Backlog(0, 0, 0, 0.0)
+        entries = stored_bytes = None
+        if isinstance(state, Head) and found[0].base_record is not None:
+            # Counted from there on to the end: so every batch of it has its facts.
+            entries = state.next_record - found[0].base_record
+            stored_bytes = self._queue.segments.bytes_from(state, first)
+        taken_in = found[0].first_time_ms
+        seconds = None if taken_in is None else max(0.0, (now_ms - taken_in) / 1000)
+        return _Backlog(state.next_sequence - first, entries, stored_bytes, seconds)
+
+
+class _Backlog(NamedTuple):
+    """The batches from one on, in the order of a group's lag."""
+
+    batches: int
+    entries: int | None
+    stored_bytes: int | None
+    seconds: float | None
+
+
+def _rates(recent: Sequence[Facts | None], now_ms: int) -> tuple[float | None, float | None]:
+    """Entries and stored bytes taken in per second; None if the newest batches have no facts."""
+    facts = [known for known in recent if known is not None]
+    if recent and not facts:
+        return None, None
+    end = max([now_ms, *(known.last_time_ms for known in facts)])  # a producer's clock may be ahead of ours
+    begin = end - RATE_SECONDS * 1000
+    told_since = min((known.first_time_ms for known in facts), default=begin)
+    span = max(_LEAST_SPAN, (end - max(begin, told_since)) / 1000)
+    counted = [known for known in facts if known.last_time_ms >= begin]
+    return sum(known.records for known in counted) / span, sum(known.object_bytes for known in counted) / span
+
+
+def _raw_bytes(recent: Sequence[Facts | None]) -> int | None:
+    return sum_known(None if facts is None else facts.raw_bytes for facts in recent)
+
+
+def _describe_holds(head: Head, now_ms: int) -> tuple[HoldStats, ...]:
+    return tuple(
+        HoldStats(
+            hold_id,
+            hold.purpose,
+            hold.first_sequence,
+            ttl_seconds=hold.ttl_ms / 1000 if hold.ttl_ms else None,
+            renewals=hold.renewals,
+            expires_ms=hold.expiry_ms(),
+            expired=hold.is_expired(now_ms),
+        )
+        for hold_id, hold in sorted(head.holds.items())
+    )
