@@ -38,7 +38,6 @@ EXCEPTIONS = {
     "forebay.buffer.coordinator.channel": {"forebay.buffer.coordinator.handle", "forebay.buffer.coordinator.state"},
     "forebay.buffer.coordinator.handle": {"forebay.buffer.coordinator.record", "forebay.buffer.coordinator.state"},
     "forebay.buffer.coordinator.view": {"forebay.buffer.coordinator.state"},
-    "forebay.runtime.stages.source_reader": {"forebay.runtime.stages.pipeline"},
 }
 """Imports that go up, by module; rfcs/0002 gives the reasons."""
 
