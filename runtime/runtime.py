@@ -9,6 +9,7 @@ from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock, system_random
 from forebay.buffer.base.errors import Fenced, ForebayError, InvalidInput, NotFound
 from forebay.buffer.base.lifecycle import refuse_pickle
+from forebay.buffer.base.waiting import wait_for
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.read.fetch import Batch
 from forebay.buffer.store import ObjectStore, StoreUrl
@@ -332,9 +333,7 @@ class Runtime:
             )
 
     def _wait_for(self, active: list[ActiveSource], deadline: float) -> None:
-        while not all(one.over for one in active):
-            if not self._clock.wait_until(self._pipeline.changed, deadline):
-                return
+        wait_for(self._clock, self._pipeline.changed, lambda: all(one.over for one in active), deadline)
 
     def _let_go(self, given: StoreUrl | Source | Consumer, active: list[ActiveSource]) -> None:
         if isinstance(given, Consumer):

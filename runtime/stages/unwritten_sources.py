@@ -8,7 +8,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base.errors import NotFound, NotReady
-from forebay.buffer.base.waiting import POLL_FLOOR
+from forebay.buffer.base.waiting import POLL_FLOOR, wait_for
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.state import is_unwritten
@@ -138,8 +138,9 @@ class UnwrittenSources:
         """Wait, and return whether there is still something to wait for."""
         deadline = self._clock.monotonic() + seconds
         with self._pipeline.changed:
-            while self._is_running() and self.sources:
-                if not self._clock.wait_until(self._pipeline.changed, deadline):
-                    return True
-            self._thread = None
-            return False
+            is_over = wait_for(
+                self._clock, self._pipeline.changed, lambda: not (self._is_running() and self.sources), deadline
+            )
+            if is_over:
+                self._thread = None
+            return not is_over

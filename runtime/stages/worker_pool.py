@@ -8,6 +8,7 @@ from threading import Condition, Thread
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from forebay.buffer.base import metrics
+from forebay.buffer.base.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,10 +76,7 @@ class WorkerPool(Generic[T]):
 
     def wait_until_idle(self, deadline: float) -> bool:
         """Wait for the items that are being worked on, and return whether they ended in time."""
-        with self._idle:
-            while self.busy and self._clock.wait_until(self._idle, deadline):
-                pass
-            return not self.busy
+        return wait_for(self._clock, self._idle, lambda: not self.busy, deadline)
 
     def __len__(self) -> int:
         """Number of items in the queue."""
