@@ -59,7 +59,6 @@ def sequences(found: list[BatchDescriptor]) -> list[int]:
 
 
 def test_batch_is_read_with_its_entries_and_location(inner: MemoryStore) -> None:
-    """Ref 002: collect batch."""
     append(inner, "one", [b"data1", b"data2"])
     batch = Consumer(inner).next_batch()
     assert batch is not None
@@ -70,7 +69,6 @@ def test_batch_is_read_with_its_entries_and_location(inner: MemoryStore) -> None
 
 
 def test_batch_carries_its_metadata(inner: MemoryStore) -> None:
-    """Ref 002: collect metadata."""
     metadata = (Metadata(0, 1_700_000_000_000, b'{"topic":"events"}'),)
     append(inner, "one", metadata=metadata)
     batch = Consumer(inner).next_batch()
@@ -79,12 +77,10 @@ def test_batch_carries_its_metadata(inner: MemoryStore) -> None:
 
 
 def test_empty_buffer_gives_none(inner: MemoryStore) -> None:
-    """Ref 002: none when empty."""
     assert Consumer(inner).next_batch() is None
 
 
 def test_batches_come_in_order_and_then_none(inner: MemoryStore) -> None:
-    """Ref 002: iterate in order; next_batch: none at end, before previous acked."""
     append_many(inner, 5)
     consumer = Consumer(inner)
     assert [batch.sequence for batch in consumer] == [0, 1, 2, 3, 4]
@@ -96,7 +92,6 @@ def test_batches_come_in_order_and_then_none(inner: MemoryStore) -> None:
 
 
 def test_reading_goes_on_after_the_last_ack(inner: MemoryStore) -> None:
-    """Ref 002: next_batch after last acked."""
     append_many(inner, 3)
     consumer = Consumer(inner)
     consumer.next_batch()
@@ -108,7 +103,6 @@ def test_reading_goes_on_after_the_last_ack(inner: MemoryStore) -> None:
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.OVERLOADED])
 def test_failed_fetch_leaves_the_cursor_where_it_was(inner: MemoryStore, fault: Fault) -> None:
-    """Ref 002: next_batch cursor unmoved on failure, moved on success."""
     append_many(inner, 2)
     # get 0 and 1 are the claim's read and the first look at the manifest; get 2 is the batch.
     consumer = Consumer(FaultyStore(inner, {1: fault}, only={"get"}), retry_timeout=0)
@@ -134,7 +128,6 @@ def test_damaged_object_is_corrupt_and_named(inner: MemoryStore) -> None:
 
 
 def test_next_batch_equals_descriptor_and_fetch(inner: MemoryStore) -> None:
-    """Ref 002: next_batch equals descriptor + fetch."""
     append(inner, "one", [b"a", b"b"], (Metadata(0, 5, b"m"),))
     direct = Consumer(inner).next_batch()
     consumer = Consumer(inner)
@@ -149,7 +142,6 @@ def test_next_batch_equals_descriptor_and_fetch(inner: MemoryStore) -> None:
 
 
 def test_asking_for_no_descriptor_reads_nothing(inner: MemoryStore) -> None:
-    """Ref 002: next_descriptors max 0 reads nothing."""
     append_many(inner, 2)
     store = FaultyStore(inner)
     consumer = Consumer(store)
@@ -161,7 +153,6 @@ def test_asking_for_no_descriptor_reads_nothing(inner: MemoryStore) -> None:
 
 
 def test_descriptors_are_a_contiguous_run_from_one_read_of_the_manifest(inner: MemoryStore) -> None:
-    """Ref 002: contiguous run, fewer than max; no object is touched."""
     append_many(inner, 5)
     store = FaultyStore(inner)
     consumer = Consumer(store)
@@ -173,7 +164,6 @@ def test_descriptors_are_a_contiguous_run_from_one_read_of_the_manifest(inner: M
 
 
 def test_descriptor_is_handed_out_once_by_one_consumer_and_again_by_the_next(inner: MemoryStore) -> None:
-    """Ref 002: handed-out descriptors not reissued, re-emitted to a new consumer."""
     append_many(inner, 3)
     first = Consumer(inner)
     assert sequences(first.next_descriptors(3)) == [0, 1, 2]
@@ -194,7 +184,6 @@ def test_next_batch_and_next_descriptors_share_one_cursor(inner: MemoryStore) ->
 
 
 def test_fetch_handle_fetches_what_the_consumer_would_even_after_a_pickle(inner: MemoryStore) -> None:
-    """Ref 002: fetch handle equals fetch_descriptor."""
     append(inner, "one", [b"a", b"b"])
     consumer = Consumer(inner)
     (descriptor,) = consumer.next_descriptors(1)
@@ -204,7 +193,6 @@ def test_fetch_handle_fetches_what_the_consumer_would_even_after_a_pickle(inner:
 
 
 def test_workers_fetch_while_the_owner_acks(inner: MemoryStore) -> None:
-    """Ref 002: clones fetch concurrently while the owner acks."""
     append_many(inner, 40)
     consumer = Consumer(inner)
     descriptors = consumer.next_descriptors(40)
@@ -236,7 +224,6 @@ def test_threads_that_share_a_consumer_never_get_the_same_batch(inner: MemorySto
 
 
 def test_first_ack_is_the_first_sequence_handed_out_and_the_next_follow_in_order(inner: MemoryStore) -> None:
-    """Ref 002: ack, out-of-order ack refused."""
     append_many(inner, 4)
     consumer = Consumer(inner)
     with pytest.raises(InvalidInput, match="never handed out"):
@@ -253,7 +240,6 @@ def test_first_ack_is_the_first_sequence_handed_out_and_the_next_follow_in_order
 
 
 def test_acks_write_the_manifest_once_in_a_hundred(inner: MemoryStore) -> None:
-    """Ref 002: dequeues batched."""
     append_many(inner, 2 * DEQUEUE_EVERY + 50)
     consumer = Consumer(inner)
     consumer.next_descriptors(10**6)
@@ -283,7 +269,6 @@ def test_ack_whose_write_failed_can_be_repeated(inner: MemoryStore) -> None:
 
 
 def test_flush_and_close_write_pending_acks(inner: MemoryStore) -> None:
-    """Ref 002: flush pending, close flushes."""
     append_many(inner, 4)
     consumer = Consumer(inner)
     consumer.next_descriptors(4)
@@ -315,7 +300,6 @@ def test_closed_consumer_says_so(inner: MemoryStore) -> None:
 
 
 def test_ack_through_moves_the_frontier_in_one_durable_call(inner: MemoryStore) -> None:
-    """Ref 002: ack_through one call, non-monotonic refused."""
     append_many(inner, 5)
     consumer = Consumer(inner)
     consumer.next_descriptors(5)
@@ -361,7 +345,6 @@ def test_ack_through_past_anything_handed_out_is_refused(inner: MemoryStore) -> 
 
 
 def test_none_starts_at_the_oldest_batch_waiting(inner: MemoryStore) -> None:
-    """Ref 002: none with existing entries."""
     append_many(inner, 3)
     first = Consumer(inner)
     first.next_descriptors(1)
@@ -370,7 +353,6 @@ def test_none_starts_at_the_oldest_batch_waiting(inner: MemoryStore) -> None:
 
 
 def test_last_acked_resumes_after_it_and_drops_what_is_at_or_below(inner: MemoryStore) -> None:
-    """Ref 002: resume from last acked, with a sequence dequeues processed."""
     append_many(inner, 5)
     consumer = Consumer(inner, last_acked=2)
     assert waiting(inner) == [3, 4]
@@ -397,7 +379,6 @@ def test_last_acked_below_what_is_left_starts_at_the_oldest(inner: MemoryStore) 
 
 
 def test_opening_fences_the_consumer_before_which_changes_nothing_more(inner: MemoryStore) -> None:
-    """Ref 002: fence previous; next_descriptors surfaces fence; ack_through unchanged on fence."""
     append_many(inner, 3)
     old = Consumer(inner)
     old.next_descriptors(2)
@@ -572,7 +553,6 @@ def collectors() -> set[threading.Thread]:
 
 
 def test_consumer_runs_no_collector_unless_asked(inner: MemoryStore) -> None:
-    """Ref 002: no collector by default."""
     before = collectors()
     with Consumer(inner):
         assert collectors() == before
@@ -633,7 +613,6 @@ def test_collector_settings_that_cannot_be_are_refused_before_the_claim(
 
 
 def test_collector_ends_with_its_consumer_though_the_last_write_fails(inner: MemoryStore) -> None:
-    """Ref 002: close stops it even if flush fails."""
     append_many(inner, 1)
     before = collectors()
     consumer = Consumer(inner, collect=True)
@@ -674,7 +653,6 @@ def test_async_reader_sees_the_same_batches(inner: MemoryStore) -> None:
 
 
 def test_cancelled_async_read_leaves_the_batch_to_the_next(inner: MemoryStore) -> None:
-    """Ref 002: next_batch cursor unmoved when cancelled."""
     append_many(inner, 2)
     store = FaultyStore(inner, {1: Fault.STALL}, only={"get"})
     consumer = Consumer(store)

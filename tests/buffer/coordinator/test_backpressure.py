@@ -12,7 +12,6 @@ APPLIED, WRITTEN, DURABLE = Durability
 
 
 def test_full_queue_refuses_an_immediate_write(rig):
-    """Ref 004: should_return_backpressure_when_queue_full."""
     one = rig(start=False, queue_capacity=2)
     one.put("a")
     one.put("b")
@@ -21,7 +20,6 @@ def test_full_queue_refuses_an_immediate_write(rig):
 
 
 def test_refused_write_is_in_the_backpressure_error(rig, parts):
-    """Ref 004: should_return_write_in_backpressure_error."""
     one = rig(start=False, queue_capacity=1)
     one.put("a")
     write = parts.Put("retry me", 42)
@@ -31,7 +29,6 @@ def test_refused_write_is_in_the_backpressure_error(rig, parts):
 
 
 def test_drained_queue_takes_writes_again(rig):
-    """Ref 004: should_accept_writes_after_queue_drains."""
     one = rig(start=False, queue_capacity=2)
     one.put("a")
     second = one.put("b")
@@ -41,13 +38,11 @@ def test_drained_queue_takes_writes_again(rig):
 
 
 def test_timed_write_with_space_enters_at_once(rig):
-    """Ref 004: should_succeed_with_write_timeout_when_queue_has_space."""
     one = rig()
     one.write("a", timeout=1).wait(APPLIED)
 
 
 def test_timed_write_on_a_full_queue_times_out(rig, parts):
-    """Ref 004: should_timeout_when_queue_full."""
     one = rig(start=False, queue_capacity=1, clock=ManualClock())
     one.put("a")
     blocked = parts.Outcome(lambda: one.write("b", timeout=10))
@@ -59,7 +54,6 @@ def test_timed_write_on_a_full_queue_times_out(rig, parts):
 
 
 def test_write_that_timed_out_is_in_the_error(rig, parts):
-    """Ref 004: should_return_write_in_timeout_error."""
     one = rig(start=False, queue_capacity=1)
     one.put("a")
     write = parts.Put("retry me", 42)
@@ -69,7 +63,6 @@ def test_write_that_timed_out_is_in_the_error(rig, parts):
 
 
 def test_timed_write_enters_when_the_queue_drains_in_time(rig, parts):
-    """Ref 004: should_succeed_when_queue_drains_within_timeout."""
     one = rig(start=False, queue_capacity=2)
     one.put("a")
     one.put("b")
@@ -81,7 +74,6 @@ def test_timed_write_enters_when_the_queue_drains_in_time(rig, parts):
 
 
 def test_timed_write_after_the_stop_is_closed(rig):
-    """Ref 004: should_return_shutdown_on_write_timeout_after_coordinator_stops."""
     one = rig()
     one.coordinator.stop()
     with pytest.raises(Closed):

@@ -12,7 +12,6 @@ APPLIED, WRITTEN, DURABLE = Durability
 
 
 def test_flush_on_command(rig):
-    """Ref 004: should_flush_on_command."""
     one = rig()
     write = one.put("a", 1)
     one.flush()
@@ -21,7 +20,6 @@ def test_flush_on_command(rig):
 
 
 def test_flush_handle_can_be_waited_on(rig):
-    """Ref 004: should_wait_on_flush_handle."""
     one = rig()
     one.put("a")
     one.flush().wait(WRITTEN)
@@ -29,7 +27,6 @@ def test_flush_handle_can_be_waited_on(rig):
 
 
 def test_flush_handle_has_the_epoch_of_the_last_write(rig):
-    """Ref 004: should_return_correct_epoch_from_flush_handle."""
     one = rig()
     one.put("a")
     last = one.put("b")
@@ -42,7 +39,6 @@ def test_flush_handle_before_any_write_has_epoch_zero(rig):
 
 
 def test_flush_includes_all_pending_writes(rig):
-    """Ref 004: should_include_all_pending_writes_in_flush."""
     one = rig()
     for value, key in enumerate("abc"):
         one.put(key, value)
@@ -52,7 +48,6 @@ def test_flush_includes_all_pending_writes(rig):
 
 
 def test_flush_with_nothing_new_does_nothing(rig):
-    """Ref 004: should_skip_flush_when_no_new_writes."""
     one = rig()
     one.put("a")
     one.flush().wait()
@@ -65,7 +60,6 @@ def test_flush_with_nothing_new_does_nothing(rig):
 
 
 def test_written_watermark_moves_after_the_flush(rig):
-    """Ref 004: should_update_written_watermark_after_flush."""
     one = rig()
     gate = one.storage.gate("a")
     write = one.put("a")
@@ -78,7 +72,6 @@ def test_written_watermark_moves_after_the_flush(rig):
 
 
 def test_flush_by_interval(rig):
-    """Ref 004: should_flush_on_flush_interval."""
     one = rig(clock=ManualClock(), flush_interval=0.1)
     write = one.put("a", 1)
     write.wait(APPLIED)
@@ -120,14 +113,12 @@ def test_interval_that_passed_with_nothing_new_is_not_owed(rig):
 
 
 def test_flush_when_the_size_is_reached(rig):
-    """Ref 004: should_flush_when_size_threshold_exceeded."""
     one = rig(flush_size=100)
     one.put("a", size=150).wait(WRITTEN)
     assert len(one.storage.flushed) == 1
 
 
 def test_sizes_accumulate_until_the_threshold(rig):
-    """Ref 004: should_accumulate_until_threshold."""
     one = rig(flush_size=100)
     for number in range(5):
         one.put(f"{number}", size=15).wait(APPLIED)
@@ -148,7 +139,6 @@ def test_size_cuts_a_batch_of_queued_writes_exactly(rig):
 
 
 def test_writes_are_accepted_during_a_flush(rig):
-    """Ref 004: should_accept_writes_during_flush."""
     one = rig()
     gate = one.storage.gate("a")
     first = one.put("a")
@@ -161,7 +151,6 @@ def test_writes_are_accepted_during_a_flush(rig):
 
 
 def test_writes_during_a_flush_get_new_epochs(rig):
-    """Ref 004: should_assign_new_epochs_during_flush."""
     one = rig()
     gate = one.storage.gate("a")
     one.put("a")
@@ -174,7 +163,6 @@ def test_writes_during_a_flush_get_new_epochs(rig):
 
 
 def test_flush_knows_its_epoch_range(rig):
-    """Ref 004: should_track_epoch_range_in_flush_event."""
     one = rig()
     for key in "abc":
         one.put(key)
@@ -183,7 +171,6 @@ def test_flush_knows_its_epoch_range(rig):
 
 
 def test_epoch_ranges_are_contiguous(rig):
-    """Ref 004: should_have_contiguous_epoch_ranges."""
     one = rig()
     one.put("a")
     one.put("b")
@@ -194,7 +181,6 @@ def test_epoch_ranges_are_contiguous(rig):
 
 
 def test_epoch_range_holds_exactly_the_epochs_of_its_writes(rig):
-    """Ref 004: should_include_exact_epochs_in_range."""
     one = rig()
     handles = [one.put(key) for key in "ab"]
     one.flush().wait()
@@ -202,7 +188,6 @@ def test_epoch_range_holds_exactly_the_epochs_of_its_writes(rig):
 
 
 def test_state_is_carried_from_one_delta_to_the_next(rig):
-    """Ref 004: should_preserve_context_across_flushes."""
     one = rig()
     for value in (1, 2):
         one.put("a", value)
@@ -211,7 +196,6 @@ def test_state_is_carried_from_one_delta_to_the_next(rig):
 
 
 def test_storage_is_flushed_on_demand_with_no_writes(rig):
-    """Ref 004: should_flush_even_when_no_writes_if_flush_storage."""
     one = rig()
     gate = one.storage.gate_storage()
     flush = one.flush(durable=True)
@@ -233,7 +217,6 @@ def test_storage_is_flushed_on_demand_with_nothing_new(rig):
 
 
 def test_durable_watermark_moves_to_the_last_flushed_epoch(rig):
-    """Ref 004: should_advance_durable_watermark."""
     one = rig()
     write = one.put("a")
     one.flush().wait(WRITTEN)

@@ -14,7 +14,6 @@ APPLIED, WRITTEN, DURABLE = Durability
 
 
 def test_stop_of_an_idle_coordinator_is_clean(rig):
-    """Ref 004: should_shutdown_cleanly_when_stop_called."""
     before = {thread for thread in threading.enumerate() if thread.name.startswith("forebay-")}
     one = rig()
     one.coordinator.stop()
@@ -22,7 +21,6 @@ def test_stop_of_an_idle_coordinator_is_clean(rig):
 
 
 def test_stop_flushes_pending_writes(rig):
-    """Ref 004: should_flush_pending_writes_on_shutdown."""
     one = rig()
     write = one.put("a")
     one.coordinator.stop()
@@ -31,7 +29,6 @@ def test_stop_flushes_pending_writes(rig):
 
 
 def test_write_after_the_stop_is_closed(rig):
-    """Ref 004: should_return_shutdown_error_after_coordinator_stops."""
     one = rig()
     one.coordinator.stop()
     with pytest.raises(Closed):

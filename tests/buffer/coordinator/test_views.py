@@ -18,14 +18,12 @@ def ranges(view):
 
 
 def test_applied_write_is_in_the_view(rig):
-    """Ref 004: should_see_applied_write_via_view."""
     one = rig()
     one.put("a", 42).wait(APPLIED)
     assert one.coordinator.view.current.get("a") == 42
 
 
 def test_subscriber_starts_from_the_view_of_now(rig):
-    """Ref 004: should_receive_view_on_subscribe."""
     one = rig()
     one.put("a", 1).wait(APPLIED)
     views = one.coordinator.subscribe()
@@ -36,7 +34,6 @@ def test_subscriber_starts_from_the_view_of_now(rig):
 
 
 def test_frozen_delta_is_shown_on_freeze(rig):
-    """Ref 004: should_broadcast_frozen_delta_on_freeze."""
     one = rig()
     views = one.coordinator.subscribe()
     one.put("a", 1)
@@ -48,7 +45,6 @@ def test_frozen_delta_is_shown_on_freeze(rig):
 
 
 def test_view_after_the_flush_has_the_snapshot(rig):
-    """Ref 004: should_include_snapshot_in_view_after_flush."""
     one = rig()
     views = one.coordinator.subscribe()
     one.put("a", 1)
@@ -58,7 +54,6 @@ def test_view_after_the_flush_has_the_snapshot(rig):
 
 
 def test_view_after_the_flush_has_the_delta(rig):
-    """Ref 004: should_include_delta_in_view_after_flush."""
     one = rig()
     one.put("a", 42)
     one.flush().wait()
@@ -66,7 +61,6 @@ def test_view_after_the_flush_has_the_delta(rig):
 
 
 def test_view_after_the_flush_has_the_epoch_range(rig):
-    """Ref 004: should_include_epoch_range_in_view_after_flush."""
     one = rig()
     handles = [one.put(key) for key in "ab"]
     one.flush().wait()
@@ -74,7 +68,6 @@ def test_view_after_the_flush_has_the_epoch_range(rig):
 
 
 def test_frozen_delta_is_gone_after_the_flush(rig):
-    """Ref 004: should_remove_frozen_delta_after_flush_complete."""
     one = rig()
     views = one.coordinator.subscribe()
     one.put("a")
@@ -141,7 +134,6 @@ def test_written_watermark_moves_after_the_view_that_includes_it(rig, monkeypatc
 
 
 def test_subscriber_that_fell_behind_is_told_and_can_start_again(rig):
-    """Ref 004: should_recover_from_message_lost_subscriber."""
     one = rig(view_capacity=16)
     views = one.coordinator.subscribe()
     for number in range(20):

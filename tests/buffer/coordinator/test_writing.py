@@ -14,7 +14,6 @@ APPLIED, WRITTEN, DURABLE = Durability
 
 
 def test_epochs_count_up_from_one(rig):
-    """Ref 004: should_assign_monotonic_epochs."""
     one = rig()
     handles = [one.put(key) for key in "abc"]
     for handle in handles:
@@ -30,7 +29,6 @@ def test_epoch_is_unknown_until_the_write_is_applied(rig):
 
 
 def test_writes_are_applied_in_order(rig):
-    """Ref 004: should_apply_writes_in_order."""
     one = rig()
     for value in (1, 2, 3):
         last = one.put("a", value)
@@ -40,7 +38,6 @@ def test_writes_are_applied_in_order(rig):
 
 
 def test_applied_watermark_follows_each_write(rig):
-    """Ref 004: should_update_applied_watermark_after_each_write."""
     one = rig()
     for epoch in (1, 2, 3):
         one.put("a").wait(APPLIED)
@@ -48,7 +45,6 @@ def test_applied_watermark_follows_each_write(rig):
 
 
 def test_apply_error_reaches_its_handle_with_its_epoch(rig):
-    """Ref 004: should_propagate_apply_error_to_handle."""
     one = rig()
     handle = one.put("a", refused=True)
     for level in Durability:
@@ -132,7 +128,6 @@ def test_impossible_setting_is_invalid_input(setting):
 
 
 def test_channels_merge_into_one_order_of_arrival(rig):
-    """Ref 004: should_flush_writes_from_multiple_channels."""
     one = rig(start=False, channels=("x", "y"))
     handles = [one.put(key, channel=channel) for key, channel in zip("abcde", "xyyxy", strict=True)]
     one.coordinator.start()
@@ -150,7 +145,6 @@ def test_capacity_is_counted_per_channel(rig):
 
 
 def test_paused_channel_waits_while_others_go_on(rig):
-    """Ref 004: should_pause_and_resume_write_channel."""
     one = rig(channels=("x", "y"))
     paused = one.coordinator.channel("x")
     paused.pause()
@@ -166,7 +160,6 @@ def test_paused_channel_waits_while_others_go_on(rig):
 
 
 def test_nothing_of_a_channel_is_applied_after_pause_returns(rig, parts):
-    """Ref 004: should_pause_and_resume_write_channel, where one more could slip through."""
     gate, applied = parts.Gate(), []
 
     def before_apply(put):
@@ -243,7 +236,6 @@ def test_paused_writes_fill_the_capacity_of_their_channel(rig):
 
 @pytest.mark.parametrize("level", list(Durability))
 def test_epoch_can_be_waited_for_without_a_handle_and_before_it_is_given(rig, parts, level):
-    """Ref 004: the epoch watcher."""
     one = rig()
     waiting = parts.Outcome(lambda: one.coordinator.wait_for_epoch(2, level))
     one.put("a")

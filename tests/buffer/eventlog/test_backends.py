@@ -17,7 +17,6 @@ from forebay.testing import ManualClock
 
 
 def test_offsets_are_contiguous_from_zero_in_each_partition(log: EventLog) -> None:
-    """Ref 000: publish_assigns_monotonic_offsets."""
     log.create_topic("jobs", 2)
     assert log.append("jobs", Event("a"), partition=0) == 0
     assert log.append("jobs", Event("b"), partition=0) == 1
@@ -33,7 +32,6 @@ def test_events_appended_together_are_neighbours(log: EventLog) -> None:
 
 
 def test_many_events_are_read_back_all_and_in_order(home: Home) -> None:
-    """Ref 003: exercise_basic_backend, for each home."""
     count = 400 if home.kind == "objects" else 10_000
     log = home.open()
     for number in range(count):
@@ -123,7 +121,6 @@ def test_many_threads_append_each_offset_once(log: EventLog) -> None:
 
 
 def test_partition_out_of_range_is_refused_everywhere(log: EventLog) -> None:
-    """Ref 000: publish_out_of_range_is_rejected."""
     log.create_topic("jobs", 2)
     fill(log, 1)
     calls: list[Callable[[Any], object]] = [
@@ -227,7 +224,6 @@ def test_range_with_a_bound_that_cannot_be_is_refused(log: EventLog, wrong: dict
 
 
 def test_everything_survives_reopening(home: Home) -> None:
-    """Ref 003: file_backend_persists_across_reopen_and_compacts, sqlite_backend_persists_and_checkpoints."""
     with home.open() as log:
         log.create_topic("jobs", 2)
         log.append("jobs", Event("dispatch_pending", {"n": 1}))

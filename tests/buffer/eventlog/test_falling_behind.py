@@ -47,7 +47,6 @@ def test_subscriber_of_an_emptied_topic_waits_for_the_next_event(log: EventLog) 
 
 
 def test_subscriber_that_falls_behind_is_told_so(home: Home) -> None:
-    """Ref 003: subscriber_reports_lag_when_broadcast_buffer_overflows, which is skipped there as flaky."""
     log = home.open(depth=2)
     log.create_topic("lag.demo")
     records, _ = log.subscribe("lag.demo", {0: 0})
@@ -131,7 +130,6 @@ def test_what_was_compacted_away_does_not_count_as_waiting(home: Home) -> None:
 
 
 def test_random_readers_stay_monotonic(home: Home) -> None:
-    """Ref 003: randomized_reader_sequences_stay_monotonic."""
     log, random = home.open(depth=32), Random(7)
     log.create_topic("fuzz.demo")
     readers = [log.subscribe("fuzz.demo", {0: start})[0] for start in (0, 6, 11)]

@@ -96,7 +96,6 @@ def test_many_open_a_new_database_at_the_same_moment(tmp_path: Path) -> None:
 
 
 def test_compaction_empties_the_write_ahead_log(log: EventLog, path: Path) -> None:
-    """Ref 003: sqlite_backend_persists_and_checkpoints_after_compact."""
     fill(log, 500)
     assert beside(path).stat().st_size > 0
     report = log.compact("jobs", 0)

@@ -25,7 +25,6 @@ from forebay.testing import ManualClock
 
 
 def test_history_comes_first_and_then_what_is_appended(log: EventLog) -> None:
-    """Ref 000: subscribe_replays_history_then_forwards_new_writes; ref 003: the subscribe half of each backend."""
     fill(log, 2)
     records, _ = log.subscribe("jobs", {0: 0})
     assert take(records, 2) == [(0, 0), (0, 1)]
@@ -35,7 +34,6 @@ def test_history_comes_first_and_then_what_is_appended(log: EventLog) -> None:
 
 
 def test_late_subscriber_still_has_the_whole_history(log: EventLog) -> None:
-    """Ref 000: subscribe_attached_after_history_still_sees_history."""
     for number in range(5):
         log.append("jobs", Event("tick", number))
     records, _ = log.subscribe("jobs", {0: 0})
@@ -51,7 +49,6 @@ def test_history_longer_than_any_depth_is_given_in_full(home: Home) -> None:
 
 
 def test_two_subscribers_have_the_same_events_each_for_itself(log: EventLog) -> None:
-    """Ref 000: two_subscribers_see_the_same_history."""
     fill(log, 1)
     one, _ = log.subscribe("jobs", {0: 0})
     two, assignment = log.subscribe("jobs", {0: 0})
@@ -100,7 +97,6 @@ def test_poll_returns_none_when_nothing_comes_in_time(log: EventLog) -> None:
 
 
 def test_only_assigned_partitions_come_each_from_its_start(log: EventLog) -> None:
-    """Ref 000: subscribe_delivers_only_assigned_partitions_from_start_offset."""
     log.create_topic("jobs", 3)
     for partition, count in enumerate((3, 2, 1)):
         fill(log, count, partition=partition)
@@ -111,7 +107,6 @@ def test_only_assigned_partitions_come_each_from_its_start(log: EventLog) -> Non
 
 
 def test_what_is_appended_to_other_partitions_never_comes(log: EventLog) -> None:
-    """Ref 000: live_appends_only_for_assigned_partitions."""
     log.create_topic("jobs", 2)
     records, _ = log.subscribe("jobs", {0: 0})
     log.append("jobs", Event("skip"), partition=1)
@@ -121,7 +116,6 @@ def test_what_is_appended_to_other_partitions_never_comes(log: EventLog) -> None
 
 
 def test_partition_added_gives_its_backlog_before_what_was_appended_after(log: EventLog) -> None:
-    """Ref 000: add_mid_stream_delivers_backlog_then_live, the ordering trap."""
     log.create_topic("jobs", 2)
     fill(log, 3, partition=1)
     records, assignment = log.subscribe("jobs", {0: 0})
@@ -141,7 +135,6 @@ def test_partition_added_to_a_waiting_subscriber_is_given_at_once(log: EventLog)
 
 
 def test_partition_removed_stops_coming(log: EventLog) -> None:
-    """Ref 000: remove_stops_delivery."""
     log.create_topic("jobs", 2)
     records, assignment = log.subscribe("jobs", {0: 0, 1: 0})
     assignment.remove(1)
@@ -247,7 +240,6 @@ def test_dropping_the_handle_does_not_stop_the_events(log: EventLog) -> None:
 
 
 def test_dropped_subscription_leaves_nothing_behind(log: EventLog) -> None:
-    """Ref 000: dropping_handle_evicts_subscription_state."""
     fill(log, 5)
     threads = threading.active_count()
     records, assignment = log.subscribe("jobs", {0: 0})

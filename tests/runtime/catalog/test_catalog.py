@@ -31,7 +31,6 @@ class NoPauses(Random):
 
 
 def test_segment_added_and_finished_is_found_when_the_call_returns(rig: Rig) -> None:
-    """Ref 001: add_finish_query_round_trip."""
     catalog = rig.open()
     catalog.add(segment())
     assert catalog.find(ORDERS, 0, 42) is None
@@ -45,7 +44,6 @@ def test_segment_added_and_finished_is_found_when_the_call_returns(rig: Rig) -> 
 
 @pytest.mark.parametrize("state", [state for state in SegmentState if state is not SegmentState.COPY_STARTED])
 def test_wrong_first_state_is_refused_before_anything_is_appended(rig: Rig, state: SegmentState) -> None:
-    """Ref 001: add_with_wrong_state_is_rejected_eagerly."""
     catalog = rig.open()
     with pytest.raises(InvalidInput, match="added as copy_started"):
         catalog.add(segment(state=state))
@@ -75,7 +73,6 @@ def test_repeating_a_write_does_no_harm(rig: Rig) -> None:
 
 
 def test_partition_is_deleted_step_by_step(rig: Rig) -> None:
-    """Ref 001: partition_delete_lifecycle_round_trip."""
     catalog = rig.open()
     catalog.add(segment())
     seen = []
@@ -178,7 +175,6 @@ def test_time_writer_and_latest_record_are_kept_as_the_writer_says(rig: Rig) -> 
 
 
 def test_partition_that_nobody_told_of_has_nothing(rig: Rig) -> None:
-    """Ref 001: unknown_partition_query_is_none."""
     for catalog in (rig.open(), rig.open(assign=[])):
         assert catalog.find("nope", 0, 0) is None
         assert catalog.highest_offset("nope", 0) is None
@@ -243,7 +239,6 @@ def test_reads_go_on_after_close_and_writes_do_not(rig: Rig) -> None:
 
 
 def test_two_catalogs_on_one_log_converge(rig: Rig) -> None:
-    """Ref 001: two_managers_sharing_a_log_converge."""
     one, two = rig.open(), rig.open()
     one.add(segment())
     one.update(finish(segment()))
@@ -252,7 +247,6 @@ def test_two_catalogs_on_one_log_converge(rig: Rig) -> None:
 
 
 def test_two_catalogs_split_the_partitions(rig: Rig) -> None:
-    """Ref 001: two_brokers_split_metadata_partitions."""
     one, two = rig.open(assign=[]), rig.open(assign=[])
     first = next(name for n in range(100) if one.log_partition(name := f"orders/{n}") == 0)
     second = next(name for n in range(100) if one.log_partition(name := f"orders/{n}") == 3)
@@ -268,7 +262,6 @@ def test_two_catalogs_split_the_partitions(rig: Rig) -> None:
 
 
 def test_new_catalog_replays_what_was_told_before_it(rig: Rig) -> None:
-    """Ref 001: restart_rehydrates_from_log."""
     rig.write(segment("a", 0, 99), segment("b", 100, 199), segment("c", 200, 299))
     catalog = rig.open()
     listed = eventually(lambda: catalog.segments(ORDERS))
@@ -293,7 +286,6 @@ def test_topic_with_another_number_of_partitions_is_refused(rig: Rig) -> None:
 
 
 def test_assignment_and_its_end_decide_what_is_answered(rig: Rig) -> None:
-    """Ref 001: add_then_remove_drives_assignment_and_readiness."""
     rig.write(segment())
     catalog = rig.open(assign=[])
     number = catalog.log_partition(ORDERS)
@@ -307,7 +299,6 @@ def test_assignment_and_its_end_decide_what_is_answered(rig: Rig) -> None:
 
 
 def test_partition_assigned_again_duplicates_nothing_and_misses_nothing(rig: Rig) -> None:
-    """Ref 001: reassignment_remove_then_readd_applies_no_duplicates."""
     rig.write(segment("a"))
     catalog = rig.open()
     assert len(eventually(lambda: catalog.segments(ORDERS))) == 1
@@ -323,7 +314,6 @@ def test_partition_assigned_again_duplicates_nothing_and_misses_nothing(rig: Rig
 
 
 def test_mark_that_cannot_be_had_is_not_ready_until_the_next_reconcile(rig: Rig) -> None:
-    """Ref 001: hwm_fetch_failure_gates_not_ready_then_self_heals."""
     rig.write(segment())
     catalog = rig.open(assign=[])
     number = catalog.log_partition(ORDERS)

@@ -19,7 +19,6 @@ from forebay.testing import Fault, FaultyStore, ManualClock
 
 
 def test_close_writes_a_snapshot_of_everything_applied(rig: Rig) -> None:
-    """Ref 001: shutdown_flushes_a_snapshot_covering_applied_events."""
     catalog = rig.open(snapshots=rig.snapshots)
     catalog.add(segment())
     catalog.update(finish(segment()))
@@ -32,7 +31,6 @@ def test_close_writes_a_snapshot_of_everything_applied(rig: Rig) -> None:
 
 
 def test_restart_goes_on_after_the_snapshot_and_replays_nothing_before_it(rig: Rig) -> None:
-    """Ref 001: restart_resumes_from_snapshot_without_replaying_from_zero."""
     catalog = rig.open(snapshots=rig.snapshots)
     number = catalog.log_partition(ORDERS)
     for item in (segment("a", 0, 99), segment("b", 100, 199), segment("c", 200, 299)):
