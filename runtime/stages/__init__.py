@@ -1,1 +1,12 @@
-"""The stages of a runtime: reading sources, admission to memory, fetching, decoding, committing, acknowledging."""
+"""The way of a batch through a runtime (rfcs/0007), in this order:
+
+    unwritten_sources  waits for a source that nothing was ever written to
+    source_reader      takes batches from a source's manifest, one thread for each source
+    portions           groups them into portions, one for each commit
+    admission          lets a portion be fetched when the memory budget has room
+    pipeline           fetches, decodes and commits, with a worker_pool for each
+    sink_answers       calls the sink and interprets its answer
+    frontier           tracks how far everything is committed, for source_reader to acknowledge
+
+active_source is what all of them know of one source.
+"""

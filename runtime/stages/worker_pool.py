@@ -74,9 +74,9 @@ class WorkerPool(Generic[T]):
             self._waiting.clear()
             self._wake.notify_all()
 
-    def wait_until_idle(self, deadline: float) -> bool:
-        """Wait for the items that are being worked on, and return whether they ended in time."""
-        return wait_for(self._clock, self._idle, lambda: not self.busy, deadline)
+    def wait_until_idle(self, deadline: float) -> None:
+        """Wait until no item is being worked on, or until the deadline."""
+        wait_for(self._clock, self._idle, lambda: not self.busy, deadline)
 
     def __len__(self) -> int:
         """Number of items in the queue."""
