@@ -1,4 +1,4 @@
-"""The way of a batch through a runtime (rfcs/0007), in this order:
+"""The stages of a runtime, in the order in which a batch passes them (rfcs/0007).
 
     unwritten_sources  waits for a source that nothing was ever written to
     source_reader      takes batches from a source's manifest, one thread for each source
