@@ -13,7 +13,7 @@ from forebay.buffer.base.checks import check_seconds, check_whole
 from forebay.buffer.base.clock import SystemClock, system_random
 from forebay.buffer.base.errors import Closed, InvalidInput, NotFound, Timeout, Trimmed
 from forebay.buffer.base.lifecycle import Closing, shows_unopened
-from forebay.buffer.base.waiting import POLL_FLOOR, Arrivals, count_race
+from forebay.buffer.base.waiting import POLL_FLOOR, Arrivals, count_race, wait_for
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import trimmed
@@ -624,7 +624,4 @@ class Consumer(Closing):
     def _wait(self, seconds: float) -> bool:
         """Wait, and return whether the consumer is still open."""
         deadline = self._clock.monotonic() + seconds
-        with self._closing:
-            while not self._closed and self._clock.wait_until(self._closing, deadline):
-                pass
-            return not self._closed
+        return not wait_for(self._clock, self._closing, lambda: self._closed, deadline)

@@ -11,6 +11,7 @@ from forebay.buffer.base import metrics
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import ForebayError, InvalidInput
+from forebay.buffer.base.waiting import wait_for
 from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.manifest.state import check_layout
 from forebay.buffer.store import StoreUrl, open_store
@@ -192,17 +193,10 @@ class Collector:
                 self._count_failure([self.url])
             else:
                 self._count_failure([part.url for part in report.partitions if part.error is not None])
-            going_on = self._wait(interval)
+            deadline = self._clock.monotonic() + interval
+            going_on = not wait_for(self._clock, self._waking, lambda: self._stopping, deadline)
 
     def _count_failure(self, urls: list[str]) -> None:
         self.failed_runs += bool(urls)
         for url in urls:
             metrics.collection_errors.add(1, {"buffer": url})
-
-    def _wait(self, seconds: float) -> bool:
-        """Wait, and return whether to go on."""
-        deadline = self._clock.monotonic() + seconds
-        with self._waking:
-            while not self._stopping and self._clock.wait_until(self._waking, deadline):
-                pass
-            return not self._stopping

@@ -1,6 +1,15 @@
-"""The parallel consumer runtime: reads sources with many workers and commits to one sink (rfcs/0007).
+"""The runtime: reads buffers with many workers and commits their rows to one sink (rfcs/0007).
 
-Builds on `forebay.buffer`. The catalog and the Spark data source lie in folders of their own beside it.
+    runtime.py        `Runtime`: starts, stops and watches everything below
+    config.py         its settings; source.py: what it reads; contract.py: what it and a sink promise each other
+    decoders.py       bytes to rows
+    stages/           the way of a batch, from the manifest to the ack
+    sinks/            where rows can go
+    dead_letter.py    batches that cannot be committed
+    status.py         what it is doing now, shown by progress.py and prometheus.py
+
+Two folders stand beside the runtime and do not use it: spark/ is the Spark data source (rfcs/0008), catalog/ is a view
+of segments over an event log (rfcs/0009).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from forebay.buffer.base.checks import check_whole
 from forebay.buffer.base.errors import Corrupt, InvalidInput
 from forebay.buffer.read.fetch import RECORDS_SCHEMA
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
     from forebay.buffer.read.fetch import Batch
 
-_PIECE_BYTES = 64 << 20
-"""Entries are joined into texts of about this size, so that decoding takes little memory beside the rows."""
 _BLOCK_BYTES = 1 << 20
 _DEEP_BYTES = 10_000
 """An entry that is no longer cannot be nested deeply enough to exhaust the parser's stack."""
@@ -84,11 +83,13 @@ class JsonLines:
     Args:
         schema: the columns. Maps, dictionaries and other types that Arrow's JSON reader does not make are refused.
         keep: columns to add from the entry's record: `sequence`, `index`, `ingestion_time`, `metadata`.
+        piece_bytes: entries are parsed in pieces of about this size, so that decoding takes little memory beside the
+            rows.
 
     Calling it raises `BadEntry` for an entry that is no JSON object, or has a value that its column cannot hold.
     """
 
-    def __init__(self, schema: pa.Schema, *, keep: Sequence[str] = ()) -> None:
+    def __init__(self, schema: pa.Schema, *, keep: Sequence[str] = (), piece_bytes: int = 64 << 20) -> None:
         unknown = set(keep) - (set(RECORDS_SCHEMA.names) - {"value"})
         if unknown:
             raise InvalidInput(f"keep may name sequence, index, ingestion_time and metadata, not {sorted(unknown)}")
@@ -97,6 +98,7 @@ class JsonLines:
             raise InvalidInput(f"every column needs a name of its own; found {', '.join(names)}")
         self.schema = schema
         self.keep = tuple(keep)
+        self._piece_bytes = check_whole(piece_bytes, "piece_bytes", least=1)
         try:
             self._parse(pa.array([b"{}"], pa.large_binary()))
         except pa.ArrowNotImplementedError as error:
@@ -107,7 +109,7 @@ class JsonLines:
     def __call__(self, batch: Batch) -> pa.Table:
         """Return one row for each entry."""
         pieces, start = [self.schema.empty_table()], 0
-        for piece in _pieces(batch):
+        for piece in _pieces(batch, self._piece_bytes):
             pieces.append(self._decode(batch, piece, start))
             start += len(piece)
         table = pa.concat_tables(pieces)
@@ -200,10 +202,10 @@ def _is_shallow(entry: bytes) -> bool:
     return True
 
 
-def _pieces(batch: Batch) -> Iterator[pa.Array]:
-    """The entries in pieces of a moderate size, with offsets that a joined text cannot overflow."""
+def _pieces(batch: Batch, size: int) -> Iterator[pa.Array]:
+    """The entries in pieces of about `size` bytes, with offsets that a joined text cannot overflow."""
     for chunk in batch.decoded.chunks:
-        rows = max(1, len(chunk) * _PIECE_BYTES // max(1, chunk.nbytes))
+        rows = max(1, len(chunk) * size // max(1, chunk.nbytes))
         for start in range(0, len(chunk), rows):
             yield chunk[start : start + rows].cast(pa.large_binary())
 

@@ -9,15 +9,17 @@ from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock, system_random
 from forebay.buffer.base.errors import Fenced, ForebayError, InvalidInput, NotFound
 from forebay.buffer.base.lifecycle import refuse_pickle
+from forebay.buffer.base.waiting import wait_for
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.read.fetch import Batch
 from forebay.buffer.store import ObjectStore, StoreUrl
 from forebay.runtime import progress
 from forebay.runtime.config import RuntimeConfig
 from forebay.runtime.source import Opening, Source
-from forebay.runtime.stages.awaiting import Awaited, Awaiting
+from forebay.runtime.stages.active_source import ActiveSource
 from forebay.runtime.stages.pipeline import Pipeline
-from forebay.runtime.stages.source_reader import Reading
+from forebay.runtime.stages.source_reader import SourceReader
+from forebay.runtime.stages.unwritten_sources import SourceProbe, UnwrittenSources
 from forebay.runtime.status import RuntimeStatus, SourceStatus, StageStatus
 
 if TYPE_CHECKING:
@@ -81,8 +83,8 @@ class Runtime:
             sink, self.config, decoder, dead_letters, events, clock=self._clock, random=self._random
         )
         self._given = list(sources)
-        self._opened: list[tuple[StoreUrl | Source | Consumer, list[Reading]]] = []
-        self._awaiting = Awaiting(self._pipeline, self._goes_on, self._join_awaited)
+        self._opened: list[tuple[StoreUrl | Source | Consumer, list[ActiveSource]]] = []
+        self._unwritten = UnwrittenSources(self._pipeline, self._goes_on, self._join_written)
         self._until_caught_up = False
         self._state = "new"
         self._drain_until: float | None = None
@@ -134,8 +136,8 @@ class Runtime:
             if self._state in ("new", "running", "stopping"):
                 self._state = "stopping"
                 self._drain_until = self._clock.monotonic() + seconds
-                for reading in list(self._pipeline.readings):
-                    reading.leave()
+                for source in list(self._pipeline.sources):
+                    source.leave()
                 self._pipeline.changed.notify_all()
 
     def add(self, source: StoreUrl | Source | Consumer) -> None:
@@ -163,19 +165,19 @@ class Runtime:
         """
         seconds = self._drain_seconds(drain)
         with self._pipeline.lock:
-            if self._awaiting.forget(source):
+            if self._unwritten.forget(source):
                 return
             found = next((item for item in self._opened if item[0] is source or item[0] == source), None)
             if found is None:
                 raise InvalidInput(f"{_name(source)} is not a source of this runtime")
             self._opened.remove(found)
-            _source, readings = found
-            for reading in readings:
-                reading.leave()
-            self._wait_for(readings, self._clock.monotonic() + seconds)
-            for reading in readings:
-                reading.end()
-            self._wait_for(readings, self._clock.monotonic() + _LAST_ACK_SECONDS)
+            _source, active = found
+            for one in active:
+                one.leave()
+            self._wait_for(active, self._clock.monotonic() + seconds)
+            for one in active:
+                one.end()
+            self._wait_for(active, self._clock.monotonic() + _LAST_ACK_SECONDS)
         self._let_go(*found)
 
     def status(self) -> RuntimeStatus:
@@ -185,8 +187,8 @@ class Runtime:
             return RuntimeStatus(
                 state=self._state,
                 sources=(
-                    *(_describe(reading) for _source, readings in self._opened for reading in readings),
-                    *map(_describe_awaited, self._awaiting.sources),
+                    *(_describe(one) for _source, active in self._opened for one in active),
+                    *map(_describe_unwritten, self._unwritten.sources),
                 ),
                 stages=tuple(
                     StageStatus(stage.name, stage.threads, stage.busy, len(stage))
@@ -215,35 +217,35 @@ class Runtime:
         """Open a source and let it take part, now or once it is there, unless the runtime is about to end."""
         if self._state != "running":
             return False
-        awaited = Awaited(source, self._clock)
-        self._check_new([(awaited.url, awaited.group)])
+        probe = SourceProbe(source, self._clock)
+        self._check_new([(probe.url, probe.group)])
         try:
             # guard: create nothing where nothing was written
             if not (self._until_caught_up and isinstance(source, Consumer)):
-                awaited.check_written()
+                probe.check_written()
         except NotFound as error:
             if error.bucket or self._until_caught_up:
                 raise
-            self._awaiting.add(awaited)
+            self._unwritten.add(probe)
             return True
         return self._open(source, source)
 
-    def _join_awaited(self, awaited: Awaited) -> None:
+    def _join_written(self, probe: SourceProbe) -> None:
         """Open a source that was waited for, unless it was removed meanwhile."""
         with self._pipeline.lock:
-            if awaited not in self._awaiting.sources:
+            if probe not in self._unwritten.sources:
                 return
-        joined = self._open(awaited.given, awaited.opened_late(), awaited)
+        joined = self._open(probe.given, probe.written_late(), probe)
         with self._pipeline.lock:
-            is_wanted = self._awaiting.forget(awaited.given)
+            is_wanted = self._unwritten.forget(probe.given)
         if joined and not is_wanted:
-            self.remove(awaited.given)
+            self.remove(probe.given)
 
     def _open(
         self,
         given: StoreUrl | Source | Consumer,
         source: StoreUrl | Source | Consumer,
-        joining: Awaited | None = None,
+        joining: SourceProbe | None = None,
     ) -> bool:
         """Open a source that is there, and let it take part under the name it was given by."""
         if isinstance(source, Consumer):
@@ -252,25 +254,26 @@ class Runtime:
             opening = Opening(source if isinstance(source, Source) else Source(source))
             self._check_new(opening.readers, joining)
             consumers = opening.open(clock=self._clock, random=self._random)
-        readings = [Reading(found, self._pipeline, until_caught_up=self._until_caught_up) for found in consumers]
+        active = [ActiveSource(found, self.config, self._pipeline.lock, self._clock) for found in consumers]
         with self._pipeline.lock:
             joins = self._goes_on()
             if joins:
-                self._opened.append((given, readings))
-                for reading in readings:
-                    self._pipeline.join(reading)
+                self._opened.append((given, active))
+                for one in active:
+                    self._pipeline.join(one)
+                    SourceReader(one, self._pipeline, until_caught_up=self._until_caught_up).start()
         if not joins:
-            self._let_go(given, readings)
+            self._let_go(given, active)
         elif self._events is not None:
             for found in consumers:
                 self._events.record("runtime.resumed", found.url, group=found.reader.group, after=found.acked)
         return joins
 
-    def _check_new(self, readers: list[tuple[str, str]], joining: Awaited | None = None) -> None:
+    def _check_new(self, readers: list[tuple[str, str]], joining: SourceProbe | None = None) -> None:
         """Raise if a source is read already, which would fence ourselves, or takes what we cannot use of it."""
         with self._pipeline.lock:
-            known = {(reading.url, reading.reader.group) for _source, others in self._opened for reading in others}
-            known.update((awaited.url, awaited.group) for awaited in self._awaiting.sources if awaited is not joining)
+            known = {(one.url, one.reader.group) for _source, active in self._opened for one in active}
+            known.update((probe.url, probe.group) for probe in self._unwritten.sources if probe is not joining)
         twice = known.intersection(readers)
         if twice:
             raise InvalidInput(f"{min(twice)[0]} is read by this runtime already, for the same reader")
@@ -298,8 +301,8 @@ class Runtime:
         if self._pipeline.failure is not None:
             return True
         if self._drain_until is not None:
-            return not self._pipeline.readings or self._clock.monotonic() >= self._drain_until
-        return self._until_caught_up and not self._pipeline.readings
+            return not self._pipeline.sources or self._clock.monotonic() >= self._drain_until
+        return self._until_caught_up and not self._pipeline.sources
 
     def _end(self) -> None:
         """Let commits that are under way end, acknowledge what is done, and let everything go."""
@@ -309,16 +312,16 @@ class Runtime:
         if pipeline.failure is not None:
             pipeline.committing.wait_until_idle(self._clock.monotonic() + self.config.drain_seconds)
         with pipeline.lock:
-            for reading in list(pipeline.readings):
-                reading.end()
-            self._wait_for(list(pipeline.readings), self._clock.monotonic() + _LAST_ACK_SECONDS)
+            for source in list(pipeline.sources):
+                source.end()
+            self._wait_for(list(pipeline.sources), self._clock.monotonic() + _LAST_ACK_SECONDS)
             pipeline.fetching.stop()
             pipeline.committing.stop()
             if pipeline.committing.busy:
                 _log.warning("%d commits did not end in time, and may still arrive", pipeline.committing.busy)
             self._state = "stopped" if pipeline.failure is None else "failed"
-        for source, readings in self._opened:
-            self._let_go(source, readings)
+        for given, active in self._opened:
+            self._let_go(given, active)
 
     def _tell_failure(self, failure: BaseException) -> None:
         if self._events is None:
@@ -329,29 +332,27 @@ class Runtime:
                 kind, source.url, group=source.group, acked=source.acked, error=f"{type(failure).__name__}: {failure}"
             )
 
-    def _wait_for(self, readings: list[Reading], deadline: float) -> None:
-        while not all(reading.over for reading in readings):
-            if not self._clock.wait_until(self._pipeline.changed, deadline):
-                return
+    def _wait_for(self, active: list[ActiveSource], deadline: float) -> None:
+        wait_for(self._clock, self._pipeline.changed, lambda: all(one.over for one in active), deadline)
 
-    def _let_go(self, source: StoreUrl | Source | Consumer, readings: list[Reading]) -> None:
-        if isinstance(source, Consumer):
+    def _let_go(self, given: StoreUrl | Source | Consumer, active: list[ActiveSource]) -> None:
+        if isinstance(given, Consumer):
             return  # the caller's
-        for reading in readings:
+        for one in active:
             try:
-                reading.consumer.close()
+                one.consumer.close()
             except ForebayError as error:
-                _log.warning("%s: letting go failed: %s", reading.url, error)
+                _log.warning("%s: letting go failed: %s", one.url, error)
 
 
 def _name(source: StoreUrl | Source | Consumer) -> str:
     return str(source.url) if isinstance(source, ObjectStore | Source | Consumer) else str(source)
 
 
-def _describe_awaited(awaited: Awaited) -> SourceStatus:
+def _describe_unwritten(probe: SourceProbe) -> SourceStatus:
     return SourceStatus(
-        url=awaited.url,
-        group=awaited.group,
+        url=probe.url,
+        group=probe.group,
         committed=None,
         acked=None,
         lag_batches=0,
@@ -367,20 +368,20 @@ def _describe_awaited(awaited: Awaited) -> SourceStatus:
     )
 
 
-def _describe(reading: Reading) -> SourceStatus:
+def _describe(source: ActiveSource) -> SourceStatus:
     return SourceStatus(
-        url=reading.url,
-        group=reading.reader.group,
-        committed=reading.frontier.through,
-        acked=reading.frontier.acked,
-        lag_batches=reading.lag,
-        lag_seconds=reading.lag_seconds,
-        batches=reading.batches,
-        bytes=reading.bytes,
-        commits=reading.commits,
-        rows=reading.rows,
-        bytes_read=reading.bytes_read,
-        dead_letters=reading.dead_letters,
-        waits_for="" if reading.over else reading.waits_for[1],
-        over=reading.over,
+        url=source.url,
+        group=source.reader.group,
+        committed=source.frontier.through,
+        acked=source.frontier.acked,
+        lag_batches=source.lag,
+        lag_seconds=source.lag_seconds,
+        batches=source.batches,
+        bytes=source.bytes,
+        commits=source.commits,
+        rows=source.rows,
+        bytes_read=source.bytes_read,
+        dead_letters=source.dead_letters,
+        waits_for="" if source.over else source.waits_for[1],
+        over=source.over,
     )

@@ -70,6 +70,8 @@ class Crash(BaseException):
 class FaultyStore(ObjectStore):
     """Any store, with faults. Every public call takes the next number, from 0, and may be given a fault by it.
 
+    Override `next_fault` to choose faults by another rule, or to do something between two calls.
+
     Args:
         inner: the store that does the work.
         script: the fault of each call that shall have one, by the call's number.
@@ -177,7 +179,8 @@ class FaultyStore(ObjectStore):
         """Write through; a lost answer is `InDoubt`."""
         return self._write("replace", key, lambda: self.inner.replace(key, data, version))
 
-    def _next_fault(self, kind: str) -> Fault | None:
+    def next_fault(self, kind: str) -> Fault | None:
+        """Return the fault of the call that is about to be made, such as a `get`; None for none."""
         with self._lock:
             self.calls[kind] += 1
             if self._only is not None and kind not in self._only:
@@ -202,7 +205,7 @@ class FaultyStore(ObjectStore):
     def _call(
         self, kind: str, key: str, do: Callable[[], _T], falsify: Callable[[_T], _T] = lambda answer: answer
     ) -> _T:
-        fault = self._next_fault(kind)
+        fault = self.next_fault(kind)
         match fault:
             case Fault.FALSIFY:
                 return falsify(do())
@@ -212,7 +215,7 @@ class FaultyStore(ObjectStore):
                 raise Unavailable(f"{self.url}/{key}: injected into {kind}: {fault.value}")
 
     def _write(self, kind: str, key: str, do: Callable[[], Outcome]) -> Outcome:
-        fault = self._next_fault(kind)
+        fault = self.next_fault(kind)
         match fault:
             case Fault.FAIL:
                 raise Unavailable(f"{self.url}/{key}: injected into {kind}: {fault.value}")

@@ -39,7 +39,6 @@ EXCEPTIONS = {
     "forebay.buffer.coordinator.channel": {"forebay.buffer.coordinator.handle", "forebay.buffer.coordinator.state"},
     "forebay.buffer.coordinator.handle": {"forebay.buffer.coordinator.record", "forebay.buffer.coordinator.state"},
     "forebay.buffer.coordinator.view": {"forebay.buffer.coordinator.state"},
-    "forebay.runtime.stages.source_reader": {"forebay.runtime.stages.pipeline"},
 }
 """Imports from a folder further down in the list, or in a circle, by module. RFC 0002 gives the reasons."""
 

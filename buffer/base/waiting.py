@@ -1,4 +1,4 @@
-"""Iterating over what arrives: the same for `for` and `async for`, for buffers and topics."""
+"""Waiting: until something happens, and for batches as they arrive (`for` and `async for`, buffers and topics)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from forebay.buffer.base.errors import Closed, Timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from threading import Condition
     from typing import Any, Self
 
     from forebay.buffer.base.clock import Clock
@@ -22,6 +23,18 @@ MAX_RACES: Final = 10_000
 """Maximum number of times in one call that other threads of the same consumer may take the next batch first."""
 
 B = TypeVar("B")
+
+
+def wait_for(clock: Clock, condition: Condition, is_met: Callable[[], object], deadline: float | None) -> bool:
+    """Wait until `is_met` is true or `clock.monotonic()` reaches `deadline`, and return whether it is true.
+
+    As `Condition.wait_for`, but takes the condition's lock itself, and the time from `clock`. `is_met` is called under
+    the lock; whoever makes it true notifies the condition. None waits without a limit.
+    """
+    with condition:
+        while not is_met() and clock.wait_until(condition, deadline):
+            pass
+        return bool(is_met())
 
 
 class Arrivals(Generic[B]):

@@ -1,4 +1,4 @@
-"""What a home of a log has to do; following it is done above, once for all of them."""
+"""The interface of an event log's storage; subscriptions are implemented once, above it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from abc import ABC, abstractmethod
 from threading import Condition
 from typing import TYPE_CHECKING, NamedTuple
 
+from forebay.buffer.base.waiting import wait_for
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from forebay.buffer.base.clock import Clock
     from forebay.buffer.eventlog.model import CompactReport
 
 
@@ -22,17 +25,21 @@ class Bounds(NamedTuple):
 
 
 class Changes:
-    """What whoever waits for something new waits on: a condition, and how often it was notified."""
+    """Wakes subscribers when something new is there: a condition, and how often it was notified."""
 
     def __init__(self) -> None:
         self.condition = Condition()
         self.count = 0
 
     def notify(self) -> None:
-        """Wake everyone who waits, and let everyone who looks meanwhile see that something happened."""
+        """Wake everyone who waits. Whoever is reading now sees by `count` that something changed."""
         with self.condition:
             self.count += 1
             self.condition.notify_all()
+
+    def wait_past(self, count: int, clock: Clock, deadline: float | None) -> bool:
+        """Wait until `count` has changed or the deadline is reached, and return whether it has changed."""
+        return wait_for(clock, self.condition, lambda: self.count != count, deadline)
 
 
 class Backend(ABC):

@@ -206,13 +206,10 @@ class Subscription(Closing):
                     return False
                 look = now + delay if self._backend.polls else None
                 until = min((moment for moment in (look, deadline) if moment is not None), default=None)
-                with changes.condition:
-                    # Whatever happened since the look above was counted: nobody waits for what is there.
-                    # guard: do not wait if something changed since the last look
-                    if changes.count == seen and not clock.wait_until(changes.condition, until):
-                        delay = min(2 * delay, self._poll_interval)
-                    elif changes.count != seen:
-                        delay = POLL_FLOOR
+                # Every change since the look above was counted: nobody waits for what is already there.
+                # guard: do not wait if something changed since the last look
+                has_changed = changes.wait_past(seen, clock, until)
+                delay = POLL_FLOOR if has_changed else min(2 * delay, self._poll_interval)
 
     def _read(self, places: dict[int, _Place]) -> bool:
         """Read what there is for places that have nothing ahead, and return whether there was anything."""

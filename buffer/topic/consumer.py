@@ -12,7 +12,7 @@ from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import Closed, Fenced, ForebayError, InvalidInput, NotFound, Timeout
 from forebay.buffer.base.lifecycle import Closing, shows_unopened
-from forebay.buffer.base.waiting import POLL_FLOOR, Arrivals, count_race
+from forebay.buffer.base.waiting import POLL_FLOOR, Arrivals, count_race, wait_for
 from forebay.buffer.consumer import MAX_SKIPS, Consumer
 from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
@@ -433,7 +433,4 @@ class TopicConsumer(Closing):
     def _wait(self, seconds: float) -> bool:
         """Wait, and return whether the consumer is still open."""
         deadline = self._clock.monotonic() + seconds
-        with self._closing:
-            while not self._closed and self._clock.wait_until(self._closing, deadline):
-                pass
-            return not self._closed
+        return not wait_for(self._clock, self._closing, lambda: self._closed, deadline)

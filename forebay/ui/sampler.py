@@ -8,6 +8,7 @@ from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from forebay.buffer.base.errors import Corrupt, Denied, ForebayError, NotFound, Unavailable
+from forebay.buffer.base.waiting import wait_for
 from forebay.buffer.inspect.stats import total
 from forebay.ui.rates import Meter, Rates
 
@@ -127,11 +128,8 @@ class Sampler:
         while True:
             self.sample()
             deadline = self._clock.monotonic() + self._interval
-            with self._changed:
-                while not self._closed and self._clock.wait_until(self._changed, deadline):
-                    pass
-                if self._closed:
-                    return
+            if wait_for(self._clock, self._changed, lambda: self._closed, deadline):
+                return
 
     def _look(self) -> tuple[dict[str, Any], dict[str, Any]]:
         parts = self._subject.look()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base.backoff import full_jitter
 from forebay.buffer.base.errors import Closed, ForebayError, InvalidInput
+from forebay.buffer.base.waiting import wait_for
 from forebay.buffer.eventlog import Lagged
 from forebay.runtime.catalog.model import decode_change
 from forebay.runtime.catalog.snapshot import CatalogSnapshot, load_snapshot, write_snapshot
@@ -180,12 +181,8 @@ class Follower:
         with self.changed:
             self.failure = error  # guard: tell everyone why following ended
             self.changed.notify_all()
-            while self._stands_still():
-                self._clock.wait_until(self.changed, None)
+            wait_for(self._clock, self.changed, lambda: self.is_stopping or self.failure is None, None)
         self._failures = 0
-
-    def _stands_still(self) -> bool:
-        return self.failure is not None and not self.is_stopping
 
     def _pump_records(self) -> None:
         """Apply events as they come, and write snapshots in between, until the subscription ends."""
@@ -239,9 +236,7 @@ class Follower:
 
     def _pause(self) -> None:
         deadline = self._clock.monotonic() + full_jitter(self._random, self._failures - 1, 0.1, _LONGEST_PAUSE)
-        with self.changed:
-            while not self.is_stopping and self._clock.wait_until(self.changed, deadline):
-                pass
+        wait_for(self._clock, self.changed, lambda: self.is_stopping, deadline)
 
     def close(self) -> None:
         """Stop, whatever is still to be applied, and write a last snapshot."""

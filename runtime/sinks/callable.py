@@ -6,8 +6,9 @@ import asyncio
 import inspect
 import logging
 from threading import Lock, Thread
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
+from forebay.buffer.base.checks import check_seconds
 from forebay.runtime.contract import Answer, Combining, Commit, CommitIdentity, Committed, Sink
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     Function: TypeAlias = Callable[[Commit], Awaitable[Answer | None] | Answer | None]
 
 _log = logging.getLogger("forebay.runtime")
-
-_CLOSE_SECONDS: Final = 10.0
-"""How long what still runs may take to be cancelled: one that will not be must not keep the process from ending."""
 
 
 class CallableSink(Sink):
@@ -31,12 +29,21 @@ class CallableSink(Sink):
             (`NotCommitted`, `Fatal`, …). An async function runs in one event loop, in a thread of the sink's own.
         in_order: one commit of a source at a time, in the order of its sequences; else several at once.
         combining: how batches of a group are put together into one commit; None for one batch each.
+        close_timeout: maximum number of seconds that `close` waits for async calls to be cancelled.
     """
 
-    def __init__(self, function: Function, *, in_order: bool = False, combining: Combining | None = None) -> None:
+    def __init__(
+        self,
+        function: Function,
+        *,
+        in_order: bool = False,
+        combining: Combining | None = None,
+        close_timeout: float = 10.0,
+    ) -> None:
         self._function = function
         self.in_order = in_order
         self.combining = combining
+        self._close_timeout = check_seconds(close_timeout, "close_timeout")
         self._lock = Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: Thread | None = None
@@ -52,13 +59,13 @@ class CallableSink(Sink):
         return False
 
     def close(self) -> None:
-        """End the event loop, if there is one. What still runs in it is cancelled."""
+        """End the event loop, if there is one. Calls that still run in it are cancelled."""
         with self._lock:
             loop, self._loop = self._loop, None
             thread, self._thread = self._thread, None
         if loop is not None and thread is not None:
             loop.call_soon_threadsafe(loop.stop)
-            thread.join(_CLOSE_SECONDS)
+            thread.join(self._close_timeout)
 
     def _run(self, result: Awaitable[Answer | None]) -> Answer | None:
         async def wait() -> tuple[Answer | None, BaseException | None]:

@@ -1,4 +1,12 @@
-"""The stages of a runtime: read sources, admit to memory, fetch, decode, commit, acknowledge (rfcs/0007).
+"""The stages of a runtime, in the order in which a batch passes them (rfcs/0007).
 
-Builds on consumers of `forebay.buffer` and on the contract between the runtime and a sink.
+    unwritten_sources  waits for a source that nothing was ever written to
+    source_reader      takes batches from a source's manifest, one thread for each source
+    portions           groups them into portions, one for each commit
+    admission          lets a portion be fetched when the memory budget has room
+    pipeline           fetches, decodes and commits, with a worker_pool for each
+    sink_answers       calls the sink and interprets its answer
+    frontier           tracks how far everything is committed, for source_reader to acknowledge
+
+active_source is what all of them know of one source.
 """

@@ -1,4 +1,4 @@
-"""Admission: which portions may take memory now, and how much a batch will take (rfcs/0007)."""
+"""Decides which portions may be fetched now, within a budget of batches and bytes (rfcs/0007)."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
 
 _REMEMBERED: Final = 16
 _FIRST_RAW_BYTES: Final = 64 << 20
-"""What a batch of unknown size is taken to hold before one was seen: a full one, by a producer's defaults."""
+"""Assumed size of a batch while no size is known: that of a full batch by a producer's defaults."""
 
 
 class Sizes:
-    """How much memory batches of one source take: by the manifest's facts, or by the ones seen of late."""
+    """Estimates how much memory the batches of one source take: by the manifest's facts, or by recent batches."""
 
     def __init__(self) -> None:
         self._raw: deque[int] = deque(maxlen=_REMEMBERED)
         self._growth: deque[float] = deque(maxlen=_REMEMBERED)
 
     def raw_bytes(self, descriptor: BatchDescriptor) -> int:
-        """How much a batch holds before compression, known or expected."""
+        """Return how many bytes a batch holds before compression, known or estimated."""
         if descriptor.facts is not None:
             return descriptor.facts.raw_bytes
         return max(self._raw, default=_FIRST_RAW_BYTES)
 
     def expect(self, descriptor: BatchDescriptor) -> int:
-        """How much memory a batch will take: at its peak while it is decoded, or after that if its rows are larger."""
+        """Return how much memory a batch will take at most, while it is decoded or after."""
         raw = self.raw_bytes(descriptor)
         stored = descriptor.size
         return max((raw if stored is None else stored) + 2 * raw, int(raw * max(self._growth, default=1.0)))
 
     def learn(self, batch: Batch, held: int) -> None:
-        """Take note of what a batch really took."""
+        """Note how much memory a batch really took."""
         raw = batch.decoded.raw_bytes
         self._raw.append(raw)
         self._growth.append(held / max(1, raw))
@@ -57,23 +57,23 @@ class Applicant(Protocol):
     """A source, as admission sees it."""
 
     ready: deque[Portion]
-    """What it wants admitted, in order."""
+    """Portions that wait to be admitted, in order."""
     batches: int
-    """Of its own, counted against the budget."""
+    """Batches of this source that count against the budget."""
     bytes: int
-    """Of its own, counted against the budget."""
+    """Bytes of this source that count against the budget."""
     obstacle: str
     """Why its next portion has to wait; empty if it does not."""
 
     def expect(self, portion: Portion) -> list[int]:
-        """How much memory each batch of a portion will take."""
+        """Return how much memory each batch of a portion will take."""
 
 
 S = TypeVar("S", bound=Applicant)
 
 
 class Admission(Generic[S]):
-    """The budget of batches and bytes, shared fairly. Whoever calls holds the runtime's lock."""
+    """The budget of batches and bytes, shared fairly by all sources. The caller holds the runtime's lock."""
 
     def __init__(self, max_batches: int, max_bytes: int) -> None:
         self.max_batches = max_batches
@@ -87,12 +87,12 @@ class Admission(Generic[S]):
         self._turns.append(source)
 
     def leave(self, source: S) -> None:
-        """Let a source take part no more, and take back what it holds."""
+        """Remove a source, and take back what it holds."""
         self._turns.remove(source)
         self._count(source, -source.batches, -source.bytes)
 
     def admit(self) -> Iterable[tuple[S, Portion]]:
-        """Yield what may go on now, one portion of each source in turn."""
+        """Yield the portions that may be fetched now, one of each source in turn."""
         idle = 0
         while idle < len(self._turns):
             source = self._turns[0]
@@ -106,7 +106,7 @@ class Admission(Generic[S]):
                     idle = -1
                     yield source, portion
                 elif not source.batches:
-                    return  # the turn stays with it, or smaller portions of others would come first for ever
+                    return  # it keeps the turn: otherwise smaller portions of others would always come first
             self._turns.rotate(-1)
             idle += 1
 
@@ -116,12 +116,12 @@ class Admission(Generic[S]):
         portion.reserved[index] = held
 
     def free_bytes(self, source: S, portion: Portion) -> None:
-        """Give back the memory of a portion that is done."""
+        """Return the memory of a portion that is done to the budget."""
         self._count(source, 0, -sum(portion.reserved))
         portion.reserved = []
 
     def free_batches(self, source: S, count: int) -> None:
-        """Give back batches that the frontier has passed."""
+        """Return batches that the frontier has passed to the budget."""
         self._count(source, -count, 0)
 
     def _count(self, source: S, batches: int, size: int) -> None:

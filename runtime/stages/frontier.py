@@ -1,4 +1,4 @@
-"""The ack coordinator of one source: how far everything is done, whatever order it ends in (rfcs/0007)."""
+"""Tracks up to which sequence all portions of a source are committed, in whatever order they end (rfcs/0007)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ if TYPE_CHECKING:
 
 
 class Frontier:
-    """Portions in the order of their sequences. It moves over those that are done, and stops at the first that is not.
+    """The end of the longest run of committed portions of one source: all up to it may be acknowledged.
 
-    Whoever calls holds the runtime's lock.
+    The caller holds the runtime's lock.
+
+    Args:
+        every: it is due for an ack after this number of commits.
+        seconds: it is due for an ack this long after it moved.
     """
 
     def __init__(self, every: int, seconds: float) -> None:
@@ -22,16 +26,16 @@ class Frontier:
         self._commits = 0
         self._since = 0.0
         self.through: int | None = None
-        """The last sequence that it has passed; None if there is none."""
+        """The last sequence that may be acknowledged; None if there is none."""
         self.acked: int | None = None
-        """The last sequence that was acknowledged here; None if there is none."""
+        """The last sequence that was acknowledged by this process; None if there is none."""
 
     def add(self, portion: Portion) -> None:
-        """Wait for a portion, which follows the ones before."""
+        """Add the next portion, which must be done before the frontier can pass it."""
         self._waiting.append(portion)
 
     def advance(self, now: float) -> int:
-        """Pass what is done, and return how many batches that were."""
+        """Pass the portions that are done, and return how many batches they have."""
         passed = 0
         while self._waiting and self._waiting[0].done:  # guard: advance the frontier only without gaps
             portion = self._waiting.popleft()
@@ -43,13 +47,13 @@ class Frontier:
         return passed
 
     def mark_acked(self, through: int) -> None:
-        """Take note that all up to a sequence is acknowledged."""
+        """Note that everything up to a sequence is acknowledged."""
         self.acked = through
         self._commits = 0
 
     @property
     def unacked(self) -> bool:
-        """Whether it has moved since it was acknowledged."""
+        """Whether it has moved since the last ack."""
         return self.through != self.acked
 
     @property
@@ -61,7 +65,7 @@ class Frontier:
 
     @property
     def first(self) -> Portion | None:
-        """The portion that it stands before."""
+        """The first portion that it has not passed."""
         return self._waiting[0] if self._waiting else None
 
     def __len__(self) -> int:

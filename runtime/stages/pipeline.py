@@ -1,23 +1,22 @@
-"""What happens between admission and the frontier: fetch, decode, commit, and who is told (rfcs/0007)."""
+"""Fetches, decodes and commits the portions of all sources, and moves their frontiers (rfcs/0007)."""
 
 from __future__ import annotations
 
 import logging
 from threading import Condition, RLock
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 
 from forebay.buffer.base import metrics
 from forebay.buffer.base.backoff import full_jitter
-from forebay.buffer.base.errors import Corrupt, Fenced, InvalidInput, NotFound, Unavailable
+from forebay.buffer.base.errors import Corrupt, Fenced, InvalidInput, NotFound, Timeout, Unavailable, Unknown
 from forebay.runtime import dead_letter
 from forebay.runtime.contract import Fatal, MaybeCommitted, NotCommitted
 from forebay.runtime.dead_letter import Halted
 from forebay.runtime.stages.admission import Admission, held_bytes
-from forebay.runtime.stages.committing import Raised, ask, commit
-from forebay.runtime.stages.source_reader import RETRY_BASE, RETRY_CAP, TRANSIENT, Reading
-from forebay.runtime.stages.stage import Stage
+from forebay.runtime.stages.sink_answers import Raised, check_committed, commit
+from forebay.runtime.stages.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from forebay.buffer.base.clock import Clock, Random
@@ -27,16 +26,22 @@ if TYPE_CHECKING:
     from forebay.buffer.read.fetch import Batch
     from forebay.runtime.config import RuntimeConfig
     from forebay.runtime.contract import Answer, Decoder, Sink
+    from forebay.runtime.stages.active_source import ActiveSource
     from forebay.runtime.stages.portions import Portion
 
 _log = logging.getLogger("forebay.runtime")
 
-Task: TypeAlias = tuple["Reading", "Portion", int]
-"""A batch to fetch: the number of it in its portion."""
+TRANSIENT: Final = (Unavailable, Unknown, Timeout)
+"""Errors after which a read, a record or an ack is repeated."""
+RETRY_BASE: Final = 0.1
+RETRY_CAP: Final = 30.0
+
+Task: TypeAlias = tuple["ActiveSource", "Portion", int]
+"""A batch to fetch: its source, its portion and its index in the portion."""
 
 
 class Pipeline:
-    """The stages that all sources share, and one lock for everything that is counted."""
+    """The stages between reading a source and acknowledging it, shared by all sources, under one lock."""
 
     def __init__(
         self,
@@ -55,22 +60,22 @@ class Pipeline:
         self.random = random
         self.lock = RLock()
         self.changed = Condition(self.lock)
-        """Told of what `run` may be waiting for: a failure, a source that is over."""
+        """Notified of what `run` may wait for: a failure, a source that is over."""
         self.failure: BaseException | None = None
-        self.readings: list[Reading] = []
-        self.admission: Admission[Reading] = Admission(config.max_batches, config.max_bytes)
+        self.sources: list[ActiveSource] = []
+        self.admission: Admission[ActiveSource] = Admission(config.max_batches, config.max_bytes)
         self._decoder = decoder
         self._dead_letters = dead_letters
         self._events = events
-        self.fetching: Stage[Task] = Stage(
+        self.fetching: WorkerPool[Task] = WorkerPool(
             "fetch", config.fetch_workers, self._fetch, self.fail, lock=self.lock, clock=clock
         )
-        self.committing: Stage[tuple[Reading, Portion]] = Stage(
+        self.committing: WorkerPool[tuple[ActiveSource, Portion]] = WorkerPool(
             "commit", config.commit_workers, self._commit, self.fail, lock=self.lock, clock=clock
         )
 
     def start(self) -> None:
-        """Let the stages begin."""
+        """Start the threads."""
         self.fetching.start()
         self.committing.start()
 
@@ -86,30 +91,30 @@ class Pipeline:
             # A fence means that somebody else decides; anything that is no error, that this process is ending.
             # guard: no ack after a fence
             may_ack = isinstance(error, Exception | KeyboardInterrupt) and not isinstance(error, Fenced)
-            for reading in self.readings:
-                reading.may_ack &= may_ack
-                reading.leave()
+            for source in self.sources:
+                source.may_ack &= may_ack
+                source.leave()
             self.changed.notify_all()
 
     # Sources
 
-    def join(self, reading: Reading) -> None:
+    def join(self, source: ActiveSource) -> None:
         """Let a source take part."""
         with self.lock:
-            self.readings.append(reading)
-            self.admission.join(reading)
-        reading.start()
+            self.sources.append(source)
+            self.admission.join(source)
 
-    def forget(self, reading: Reading) -> None:
-        """Let a source that is over take part no more."""
+    def forget(self, source: ActiveSource) -> None:
+        """End a source: it no longer takes part."""
         with self.lock:
-            self.readings.remove(reading)
-            self.admission.leave(reading)
+            source.over = True
+            self.sources.remove(source)
+            self.admission.leave(source)
             self.admit()
             self.changed.notify_all()
 
     def admit(self) -> None:
-        """Let go on what fits; whoever calls holds the lock."""
+        """Start to fetch the portions that fit into the budget; the caller holds the lock."""
         if self.failure is not None:
             return
         for source, portion in self.admission.admit():
@@ -126,55 +131,55 @@ class Pipeline:
     # Fetching and decoding
 
     def _fetch(self, task: Task) -> None:
-        reading, portion, index = task
-        if reading.over:
+        source, portion, index = task
+        if source.over:
             return
         try:
-            self._prepare(reading, portion, index)
+            self._prepare(source, portion, index)
         except TRANSIENT as error:
             pause = self._pause(portion, f"the store: {error}")
             sequence = portion.descriptors[index].sequence
-            _log.warning("%s: fetching batch %d again in %.1f s: %s", reading.url, sequence, pause, error)
+            _log.warning("%s: fetching batch %d again in %.1f s: %s", source.url, sequence, pause, error)
             self.fetching.put(task, after=pause)
             return
-        self.arrive(reading, portion)
+        self.arrive(source, portion)
 
-    def _prepare(self, reading: Reading, portion: Portion, index: int) -> None:
+    def _prepare(self, source: ActiveSource, portion: Portion, index: int) -> None:
         """Fetch and decode one batch, or keep it as a dead letter."""
         descriptor = portion.descriptors[index]
         try:
-            batch = reading.fetcher.fetch(descriptor)
+            batch = source.fetcher.fetch(descriptor)
         except (Corrupt, NotFound) as error:
             if isinstance(error, NotFound):
                 if error.bucket:
                     raise
                 # It is no dead letter if another runtime has committed it, and the collector taken it, meanwhile.
-                reading.consumer.check_missing(descriptor)
-            self._bury(reading, descriptor, None, _describe(error))
+                source.consumer.check_missing(descriptor)
+            self._bury(source, descriptor, None, _describe(error))
             return
         try:
             table = self._decoder(batch)
         except MemoryError:
             raise  # this machine's fault, not the batch's
         except Exception as error:  # noqa: BLE001 - a decoder may raise anything
-            _check_same_again(reading, batch)  # guard: fetch a batch without checksum again before poisoning it
-            self._bury(reading, descriptor, batch, _describe(error))
+            _check_same_again(source, batch)  # guard: fetch a batch without checksum again before poisoning it
+            self._bury(source, descriptor, batch, _describe(error))
             return
         if not isinstance(table, pa.Table):
             raise InvalidInput(
-                f"{reading.url}: a decoder must return a pyarrow.Table, not {type(table).__name__}, as of batch "
+                f"{source.url}: a decoder must return a pyarrow.Table, not {type(table).__name__}, as of batch "
                 f"{descriptor.sequence}"
             )
         held = held_bytes(batch, table)
         with self.lock:
-            reading.sizes.learn(batch, held)
-            reading.bytes_read += batch.decoded.raw_bytes
+            source.sizes.learn(batch, held)
+            source.bytes_read += batch.decoded.raw_bytes
             portion.fill(index, batch, table)
-            if not reading.over:
-                self.admission.correct(reading, portion, index, held)
+            if not source.over:
+                self.admission.correct(source, portion, index, held)
                 self.admit()  # it mostly turns out to be less
 
-    def arrive(self, reading: Reading, portion: Portion) -> None:
+    def arrive(self, source: ActiveSource, portion: Portion) -> None:
         """Count a part of a portion as here; once all are, it is committed when it is its turn."""
         with self.lock:
             portion.missing -= 1
@@ -182,89 +187,89 @@ class Pipeline:
                 return
             portion.attempts, portion.trouble = 0, ""
             if self.sink.in_order:
-                self._give_turn(reading)
+                self._give_turn(source)
             else:
-                self._submit(reading, portion)
+                self._submit(source, portion)
 
-    def _give_turn(self, reading: Reading) -> None:
+    def _give_turn(self, source: ActiveSource) -> None:
         # guard: one commit at a time for ordered sinks
-        while reading.in_order and not reading.committing and not reading.in_order[0].missing:
-            portion = reading.in_order.popleft()
-            reading.committing = bool(portion.rows)
-            self._submit(reading, portion)
+        while source.in_order and not source.committing and not source.in_order[0].missing:
+            portion = source.in_order.popleft()
+            source.committing = bool(portion.rows)
+            self._submit(source, portion)
 
-    def _submit(self, reading: Reading, portion: Portion) -> None:
+    def _submit(self, source: ActiveSource, portion: Portion) -> None:
         if portion.rows:
-            self.committing.put((reading, portion))
+            self.committing.put((source, portion))
         else:
-            self._finish(reading, portion)
+            self._finish(source, portion)
 
     # Committing
 
-    def _commit(self, item: tuple[Reading, Portion]) -> None:
-        reading, portion = item
-        if reading.over:
+    def _commit(self, item: tuple[ActiveSource, Portion]) -> None:
+        source, portion = item
+        if source.over:
             return
         began = self.clock.monotonic()
-        answer: Answer | None = ask(self.sink, portion.identity) if portion.asks else None
+        answer: Answer | None = check_committed(self.sink, portion.identity) if portion.asks else None
         if answer is None:
-            answer = self._send(reading, portion)
-            metrics.runtime_commit_duration.record(self.clock.monotonic() - began, reading.attributes)
+            answer = self._send(source, portion)
+            metrics.runtime_commit_duration.record(self.clock.monotonic() - began, source.attributes)
         kind = "Raised" if isinstance(answer, Raised) else type(answer).__name__
-        metrics.runtime_commits.add(1, {**reading.attributes, "answer": kind})
+        metrics.runtime_commits.add(1, {**source.attributes, "answer": kind})
         if isinstance(answer, NotCommitted | MaybeCommitted):
-            self._commit_again(reading, portion, answer)
+            self._commit_again(source, portion, answer)
             return
         if isinstance(answer, Fatal):
             if not answer.poison:
-                raise Halted(f"{reading.url}: the sink refused {portion.identity}: {answer.reason}")
+                raise Halted(f"{source.url}: the sink refused {portion.identity}: {answer.reason}")
             try:
                 for batch in portion.batches:
-                    self._bury(reading, batch.descriptor, batch, answer.reason)
+                    self._bury(source, batch.descriptor, batch, answer.reason)
             except TRANSIENT as error:
-                self._commit_again(reading, portion, NotCommitted(f"the dead letters: {error}"))
+                self._commit_again(source, portion, NotCommitted(f"the dead letters: {error}"))
                 return
             portion.rows = 0
         with self.lock:
-            reading.committing = False
-            self._finish(reading, portion)
-            self._give_turn(reading)
+            source.committing = False
+            self._finish(source, portion)
+            self._give_turn(source)
 
-    def _send(self, reading: Reading, portion: Portion) -> Answer:
+    def _send(self, source: ActiveSource, portion: Portion) -> Answer:
         try:
-            whole = portion.commit(reading.url)
+            whole = portion.commit(source.url)
         except MemoryError as error:
             return Fatal(_describe(error))
         except pa.ArrowException as error:
             return Fatal(f"its batches do not make one table: {error}", poison=True)
         return commit(self.sink, whole)
 
-    def _commit_again(self, reading: Reading, portion: Portion, answer: NotCommitted | MaybeCommitted) -> None:
+    def _commit_again(self, source: ActiveSource, portion: Portion, answer: NotCommitted | MaybeCommitted) -> None:
         with self.lock:
             portion.failures = portion.failures + 1 if isinstance(answer, Raised) else 0
             portion.asks = isinstance(answer, MaybeCommitted)  # guard: check after a commit that may have happened
         if portion.failures >= self.config.max_failures:
             raise Halted(
-                f"{reading.url}: the sink failed {portion.failures} times in a row on {portion.identity}, at last with "
+                f"{source.url}: the sink failed {portion.failures} times in a row on {portion.identity}, at last with "
                 f"{answer.reason}"
             )
         pause = self._pause(portion, f"the sink: {answer.reason}")
-        _log.warning("%s: committing %s again in %.1f s: %s", reading.url, portion.identity, pause, answer.reason)
-        self.committing.put((reading, portion), after=pause)
+        _log.warning("%s: committing %s again in %.1f s: %s", source.url, portion.identity, pause, answer.reason)
+        self.committing.put((source, portion), after=pause)
 
-    def _finish(self, reading: Reading, portion: Portion) -> None:
-        """Count a portion as done; whoever calls holds the lock."""
-        if reading.over:
+    def _finish(self, source: ActiveSource, portion: Portion) -> None:
+        """Count a portion as done; the caller holds the lock."""
+        if source.over:
             return
-        metrics.runtime_rows.add(portion.rows, reading.attributes)
-        reading.rows += portion.rows
-        reading.commits += bool(portion.rows)
+        metrics.runtime_rows.add(portion.rows, source.attributes)
+        source.rows += portion.rows
+        source.commits += bool(portion.rows)
         portion.done = True
         portion.empty()
-        self.admission.free_bytes(reading, portion)
-        self.admission.free_batches(reading, reading.frontier.advance(self.clock.monotonic()))
-        reading.measure()
-        reading.wake.notify()
+        self.admission.free_bytes(source, portion)
+        self.admission.free_batches(source, source.frontier.advance(self.clock.monotonic()))
+        source.measure()
+        source.wake.notify()
         self.admit()
 
     def _pause(self, portion: Portion, trouble: str) -> float:
@@ -277,40 +282,40 @@ class Pipeline:
 
     # Poison
 
-    def _bury(self, reading: Reading, descriptor: BatchDescriptor, batch: Batch | None, reason: str) -> None:
+    def _bury(self, source: ActiveSource, descriptor: BatchDescriptor, batch: Batch | None, reason: str) -> None:
         if self._dead_letters is None:
             raise Halted(
-                f"{reading.url}: batch {descriptor.sequence} cannot be used: {reason}. Mend the cause, or give the "
+                f"{source.url}: batch {descriptor.sequence} cannot be used: {reason}. Mend the cause, or give the "
                 "runtime dead_letters, a Producer, to put such batches aside; then start it again"
             )
         dead_letter.keep(
-            self._dead_letters, descriptor, batch, reader=reading.reader, fetcher=reading.fetcher, error=reason
+            self._dead_letters, descriptor, batch, reader=source.reader, fetcher=source.fetcher, error=reason
         )
-        _log.error("%s: batch %d is a dead letter now: %s", reading.url, descriptor.sequence, reason)
-        metrics.runtime_dead_letters.add(1, reading.attributes)
+        _log.error("%s: batch %d is a dead letter now: %s", source.url, descriptor.sequence, reason)
+        metrics.runtime_dead_letters.add(1, source.attributes)
         if self._events is not None:
             self._events.record(
                 "dead_letter",
-                reading.url,
+                source.url,
                 objects=[descriptor.location],
-                group=reading.reader.group,
+                group=source.reader.group,
                 sequence=descriptor.sequence,
                 error=reason,
             )
         with self.lock:
-            reading.dead_letters += 1
+            source.dead_letters += 1
 
 
-def _check_same_again(reading: Reading, batch: Batch) -> None:
+def _check_same_again(source: ActiveSource, batch: Batch) -> None:
     """Raise `Unavailable` if a batch without a checksum (version 1) is not the same when it is fetched again."""
     if batch.descriptor.facts is not None:
         return
     try:
-        again = reading.fetcher.fetch(batch.descriptor)
+        again = source.fetcher.fetch(batch.descriptor)
     except (Corrupt, NotFound):
         return
     if not again.arrow.equals(batch.arrow):
-        raise Unavailable(f"{reading.url}: batch {batch.sequence} was not the same when it was fetched again")
+        raise Unavailable(f"{source.url}: batch {batch.sequence} was not the same when it was fetched again")
 
 
 def _describe(error: Exception) -> str:

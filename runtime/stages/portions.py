@@ -1,4 +1,4 @@
-"""Portions: what one commit carries, and how the batches of a source are cut into them (rfcs/0007)."""
+"""Portions: the batches of one commit. Builds them from the batches of a source (rfcs/0007)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Portion:
-    """Contiguous batches of one source that are committed together, and what is known of them on their way."""
+    """Contiguous batches of one source that are committed together, and how far that has come."""
 
     __slots__ = (
         "_batches", "_tables", "asks", "attempts", "descriptors", "done", "failures", "identity", "missing", "replay",
@@ -32,17 +32,17 @@ class Portion:
         self.replay = replay
         """Whether an earlier process may have committed it."""
         self.asks = replay  # guard: check before committing a replay
-        """Whether `check_committed` has to say no before it is committed."""
+        """Whether `check_committed` must return False before it is committed."""
         self.attempts = 0
-        """Tries that did not end it: pauses grow with them."""
+        """Number of failed attempts; the pause before the next one grows with it."""
         self.failures = 0
-        """Exceptions in a row that did not say what they mean."""
+        """Number of exceptions of unknown meaning in a row."""
         self.trouble = ""
         """Why it is tried again."""
         self.missing = len(descriptors) + 1  # guard: record ranges before they are committed
-        """Batches that are not fetched and decoded yet; and one more until it is recorded."""
+        """Number of batches that are not decoded yet, plus one until the portion is recorded."""
         self.reserved: list[int] = []
-        """Bytes of the budget, for each batch."""
+        """Bytes that each batch takes of the budget."""
         self.done = False
         self.rows = 0
         self._batches: list[Batch | None] = [None] * len(descriptors)
@@ -55,14 +55,14 @@ class Portion:
         return True
 
     def fill(self, index: int, batch: Batch, table: pa.Table) -> None:
-        """Put in what a batch turned out to hold."""
+        """Add a batch that was fetched and its rows."""
         self._batches[index] = batch
         self._tables[index] = table
         self.rows += table.num_rows
 
     @property
     def batches(self) -> tuple[Batch, ...]:
-        """Those that could be decoded."""
+        """The batches that could be decoded."""
         return tuple(batch for batch in self._batches if batch is not None)
 
     def commit(self, url: str) -> Commit:
@@ -74,36 +74,37 @@ class Portion:
         tables = [table for table in self._tables if table is not None and table.num_rows]
         if len(tables) > 1:
             tables = [pa.concat_tables(tables, promote_options="permissive")]
-        self._tables = list(tables)  # put together once, however often it is tried
+        self._tables = list(tables)  # joined once, however often it is tried
         return Commit(self.identity, url, self.batches, tables[0], replay=self.replay)
 
     def empty(self) -> None:
-        """Let go of everything that takes memory."""
+        """Release the memory."""
         self._batches = []
         self._tables = []
 
 
-class Cutter:
-    """Cuts the batches of one source into portions: as recorded, as the sink likes them, or one each.
+class PortionBuilder:
+    """Groups the batches of one source into portions.
 
     Args:
-        planned: where portions end that the consumer before has recorded: they are cut the same way again.
-        combining: how the sink likes them; None for one batch each.
-        most: how many batches a portion may have at most: so many that others have room beside it.
-        raw_bytes: how many bytes a batch holds before compression.
+        planned: the last sequences of portions that the previous consumer recorded: these portions are built the same
+            way again.
+        combining: how the sink wants batches combined; None for one batch each.
+        max_batches: maximum number of batches in a portion.
+        raw_bytes: returns how many bytes a batch holds before compression.
     """
 
     def __init__(
         self,
         planned: Iterable[int],
         combining: Combining | None,
-        most: int,
+        max_batches: int,
         raw_bytes: Callable[[BatchDescriptor], int],
     ) -> None:
         self._planned = set(planned)
         self._last_planned = max(self._planned, default=-1)
         self._combining = combining
-        self._most = most
+        self._max_batches = max_batches
         self._raw_bytes = raw_bytes
         self._open: list[BatchDescriptor] = []
         self._size = 0
@@ -111,29 +112,29 @@ class Cutter:
 
     def add(self, descriptors: Iterable[BatchDescriptor], now: float) -> list[list[BatchDescriptor]]:
         """Return the portions that are complete with these batches."""
-        cut = []
+        complete = []
         for descriptor in descriptors:
             if self._open and descriptor.sequence != self._open[-1].sequence + 1:
-                cut += self.close()  # retention dropped what was between
+                complete += self.close()  # retention dropped what was between
             if not self._open:
                 self._since = now
             self._open.append(descriptor)
             self._size += self._raw_bytes(descriptor)
             if self._is_complete(descriptor.sequence):
-                cut += self.close()
-        return cut
+                complete += self.close()
+        return complete
 
     def close(self) -> list[list[BatchDescriptor]]:
-        """Return what is there as a portion, if anything is."""
-        cut = [self._open] if self._open else []
+        """Return the portion that is not complete yet, if there is one."""
+        closed = [self._open] if self._open else []
         self._open, self._size = [], 0
-        return cut
+        return closed
 
     @property
     def due(self) -> float | None:
-        """When what is there has waited long enough for more; None if nothing is, or if it was planned to be longer.
+        """When to close the portion that is not complete yet; None if there is none, or if it was recorded as longer.
 
-        A planned portion has to be cut as it was recorded, however long the rest takes: it may have been committed so.
+        A recorded portion is never closed early: it may have been committed as it was recorded.
         """
         if not self._open or self._combining is None or self._open[-1].sequence < self._last_planned:
             return None
@@ -148,4 +149,4 @@ class Cutter:
             return sequence in self._planned
         if self._combining is None:
             return True
-        return self._size >= self._combining.target_bytes or len(self._open) >= self._most
+        return self._size >= self._combining.target_bytes or len(self._open) >= self._max_batches

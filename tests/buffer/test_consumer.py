@@ -315,8 +315,8 @@ def test_ack_through_that_could_not_be_written_moves_nothing_and_can_be_repeated
     class Down(FaultyStore):
         is_down = False
 
-        def _next_fault(self, kind: str) -> Fault | None:
-            return Fault.FAIL if self.is_down else super()._next_fault(kind)
+        def next_fault(self, kind: str) -> Fault | None:
+            return Fault.FAIL if self.is_down else super().next_fault(kind)
 
     append_many(inner, 3)
     store = Down(inner)

@@ -349,11 +349,11 @@ def test_renewal_goes_on_after_the_store_was_out_of_reach(
         down = False
         refused = 0
 
-        def _next_fault(self, kind: str) -> Any:
+        def next_fault(self, kind: str) -> Any:
             if self.down:
                 self.refused += 1
                 raise raised("down")
-            return super()._next_fault(kind)
+            return super().next_fault(kind)
 
     faulty = Down(store)
     with hold(faulty, clock=clock) as held:

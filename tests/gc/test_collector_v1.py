@@ -82,10 +82,10 @@ def test_batch_listed_between_the_first_two_calls_is_seen_however_old_it_is(pool
     pool_v1.age()
 
     class ListedJustNow(FaultyStore):
-        def _next_fault(self, kind: str) -> Any:
+        def next_fault(self, kind: str) -> Any:
             if sum(self.calls.values()) == 1:
                 pool_v1.queue.append([upload])
-            return super()._next_fault(kind)
+            return super().next_fault(kind)
 
     assert pool_v1.collect(ListedJustNow(pool_v1.store)).deleted == 0
     assert pool_v1.listed() == [upload.location]

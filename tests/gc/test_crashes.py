@@ -107,10 +107,10 @@ def test_two_collectors_at_once_do_each_step_between_any_two_of_the_other(pool: 
             super().__init__(pool.store)
             self._at = at
 
-        def _next_fault(self, kind: str) -> Any:
+        def next_fault(self, kind: str) -> Any:
             if sum(self.calls.values()) == self._at:
                 pool.collect()
-            return super()._next_fault(kind)
+            return super().next_fault(kind)
 
     before = [(found.key, pool.store.get(found.key).data) for found in pool.store.list()]
     for at in range(count_calls(pool)):

@@ -184,11 +184,11 @@ class Between(FaultyStore):
         self._moment: tuple[str, int] | None = (kind, call)
         self._action = action
 
-    def _next_fault(self, kind: str) -> Any:
+    def next_fault(self, kind: str) -> Any:
         if self._moment == (kind, self.calls[kind]):
             self._moment = None
             self._action()
-        return super()._next_fault(kind)
+        return super().next_fault(kind)
 
 
 def test_hold_renewed_while_it_is_being_stamped_gets_no_stamp_of_before(pool: Any) -> None:

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.buffer.base.errors import Corrupt, InvalidInput
-from forebay.runtime import decoders
 from forebay.runtime.decoders import BadEntry, JsonLines
 from forebay.testing.commits import make_batch
 
@@ -69,10 +68,9 @@ def test_batch_without_entries_gives_no_rows_of_the_same_schema() -> None:
     assert decode(make_batch([])) == SCHEMA.empty_table()
 
 
-def test_entries_larger_than_the_readers_block_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_larger_than_the_readers_block_are_read() -> None:
     long = json.dumps({"page": "x" * 3_000_000, "count": 1}).encode()
-    monkeypatch.setattr(decoders, "_PIECE_BYTES", 4 << 20)
-    table = decode(make_batch([b'{"count": 0}', long, long, b'{"count": 3}']))
+    table = JsonLines(SCHEMA, piece_bytes=4 << 20)(make_batch([b'{"count": 0}', long, long, b'{"count": 3}']))
     assert [len(page or "") for page in table["page"].to_pylist()] == [0, 3_000_000, 3_000_000, 0]
 
 
@@ -129,12 +127,12 @@ def test_first_of_several_bad_entries_is_named() -> None:
     assert raised.value.index == 1
 
 
-def test_bad_entry_of_a_later_piece_is_named_by_its_place_in_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoders, "_PIECE_BYTES", 100)
+def test_bad_entry_of_a_later_piece_is_named_by_its_place_in_the_batch() -> None:
+    decode = JsonLines(SCHEMA, piece_bytes=100)
     entries = [b'{"count": %d}' % i for i in range(50)]
     assert decode(make_batch(entries))["count"].to_pylist() == list(range(50))
     with pytest.raises(BadEntry) as raised:
-        rows(*entries, b"[]")
+        decode(make_batch([*entries, b"[]"]))
     assert raised.value.index == 50
 
 

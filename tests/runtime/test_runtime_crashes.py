@@ -59,9 +59,9 @@ class Dying(FaultyStore):
     at: int
     after: bool
 
-    def _next_fault(self, kind: str) -> Fault | None:
+    def next_fault(self, kind: str) -> Fault | None:
         number = sum(self.calls.values())
-        super()._next_fault(kind)
+        super().next_fault(kind)
         if number < self.at:
             return None
         return Fault.CRASH_AFTER if self.after and number == self.at else Fault.CRASH
@@ -189,13 +189,13 @@ class TakenOver(FaultyStore):
     left: dict[str, bytes] | None = None
     was_done = False
 
-    def _next_fault(self, kind: str) -> Fault | None:
+    def next_fault(self, kind: str) -> Fault | None:
         if sum(self.calls.values()) == self.at:
             self.at = -1
             self.was_done = bool(list(self.inner.list("cursors/"))) and acked(self.inner) == BATCHES - 1
             run(self.inner, self.sink)
             self.left = {found.key: bytes(self.inner.get(found.key).data) for found in self.inner.list("cursors/")}
-        return super()._next_fault(kind)
+        return super().next_fault(kind)
 
 
 @pytest.mark.parametrize("how", SINKS)

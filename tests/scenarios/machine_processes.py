@@ -37,7 +37,7 @@ class Network(FaultyStore):
         self._plan = plan
         self._requests = self._writes = 0
 
-    def _next_fault(self, kind: str) -> Fault | None:
+    def next_fault(self, kind: str) -> Fault | None:
         is_write = kind in {"put", "create", "replace"}
         for when, step in self._plan.steps:
             if when == self._requests or (is_write and when == ~self._writes):

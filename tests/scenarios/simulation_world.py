@@ -86,7 +86,7 @@ class Line(FaultyStore):
         self.request = f"{kind} {key}"
         return super()._write(kind, key, lambda: self._simulation.watch_acks(self, key, do))
 
-    def _next_fault(self, kind: str) -> Fault | None:
+    def next_fault(self, kind: str) -> Fault | None:
         return self._simulation.wait_for_turn(self, self.request, is_write=kind in WRITES)
 
     @property

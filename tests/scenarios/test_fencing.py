@@ -112,11 +112,11 @@ class Interrupted(FaultyStore):
     at: int
     taken_over: bytes | memoryview | None
 
-    def _next_fault(self, kind: str) -> Any:
+    def next_fault(self, kind: str) -> Any:
         if sum(self.calls.values()) == self.at:
             Consumer(self.inner)
             self.taken_over = self.inner.get("manifest").data
-        return super()._next_fault(kind)
+        return super().next_fault(kind)
 
 
 @pytest.mark.parametrize("profile", ["native", "opendata"])
@@ -166,10 +166,10 @@ def test_claims_through_faults_never_give_two_owners_one_epoch(profile: str) -> 
         class Contested(FaultyStore):
             """Between any two calls another rival may claim, cleanly."""
 
-            def _next_fault(self, kind: str, inner: MemoryStore = inner, random: Random = random) -> Any:
+            def next_fault(self, kind: str, inner: MemoryStore = inner, random: Random = random) -> Any:
                 if random.random() < 0.3:
                     owned.append(Queue(inner).claim().epoch)  # noqa: B023 - called within this turn
-                return super()._next_fault(kind)
+                return super().next_fault(kind)
 
         for turn in range(4):
             store = Contested.seeded(inner, seed * 10 + turn, rate=0.5, clock=ManualClock())

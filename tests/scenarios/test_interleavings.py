@@ -44,7 +44,7 @@ class Between(FaultyStore):
         self._happens = happens
         self._fault = fault
 
-    def _next_fault(self, kind: str) -> Fault | None:
+    def next_fault(self, kind: str) -> Fault | None:
         if kind != self._awaited:
             return None
         self._left -= 1
@@ -507,7 +507,7 @@ class EveryRequest(FaultyStore):
         self._left = at
         self._happens = happens
 
-    def _next_fault(self, kind: str) -> Fault | None:
+    def next_fault(self, kind: str) -> Fault | None:
         self._left -= 1
         if self._left == -1:
             self.reached = True

@@ -30,9 +30,9 @@ class RivalStore(FaultyStore):
 
     rival: Callable[[], None]
 
-    def _next_fault(self, kind: str) -> Any:
+    def next_fault(self, kind: str) -> Any:
         self.rival()
-        return super()._next_fault(kind)
+        return super().next_fault(kind)
 
 
 def open_register(store: ObjectStore, seed: int, limits: Limits = DEFAULT_LIMITS) -> Register[Value]:

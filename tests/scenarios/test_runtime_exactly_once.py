@@ -3,7 +3,7 @@
 DESIGN's invariants 1, 4 and 7 for the runtime with its sinks; the issue's "must hold".
 
 Mutation notes: `app_transactions` in the Delta sink, names made of the identity in the Parquet sink, and the record of
-ranges before they are committed (`Reading._record`): each removed fails tests here.
+ranges before they are committed (`SourceReader._record`): each removed fails tests here.
 """
 
 from __future__ import annotations

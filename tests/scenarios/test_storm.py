@@ -6,9 +6,9 @@ no process pauses for longer than the grace period, and may double what was in d
 The long forms (`-m slow`) are the same storms with more than 600 kills among them; killed drivers, executors and tasks
 of Spark are in tests/runtime/spark. `FOREBAY_STORM_SEED` sets the seed.
 
-Mutation notes: `BelowFloor` in `Head.append` (a batch is listed and gone) and the record of ranges in `Reading._record`
-(rows are there twice), each removed fails the short form on files; `is_mine` in `Queue._append` (what is said to have
-failed is there) the one on a server. What the long forms have found is told in
+Mutation notes: `BelowFloor` in `Head.append` (a batch is listed and gone) and the record of ranges in
+`SourceReader._record` (rows are there twice), each removed fails the short form on files; `is_mine` in `Queue._append`
+(what is said to have failed is there) the one on a server. What the long forms have found is told in
 test_storm_findings.py.
 """
 

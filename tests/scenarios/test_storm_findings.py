@@ -7,7 +7,7 @@
   short when it had waited long enough for more to combine: as other commits than before, so that rows were there twice.
 
 Mutation notes: `check_missing` in `Pipeline._prepare`, the second look in `Consumer._peek`, the planned ranges in
-`Cutter.due`.
+`PortionBuilder.due`.
 """
 
 from __future__ import annotations

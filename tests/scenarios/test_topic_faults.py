@@ -180,13 +180,13 @@ class Interrupted(FaultyStore):
         store.at, store.happen, store._once = at, happen, Lock()
         return store
 
-    def _next_fault(self, kind: str) -> Any:
+    def next_fault(self, kind: str) -> Any:
         with self._once:
             due = sum(self.calls.values()) >= self.at and not self.happened
             self.happened |= due
         if due:
             self.happen()
-        return super()._next_fault(kind)
+        return super().next_fault(kind)
 
 
 def interrupt_everywhere(

@@ -161,11 +161,11 @@ class Consumed(FaultyStore):
     seen: list[bytes]
     consuming = Lock()  # uploads run in threads, and two consumers at once would fence each other
 
-    def _next_fault(self, kind: str) -> Fault | None:
+    def next_fault(self, kind: str) -> Fault | None:
         if self.random.random() < 0.3:
             with self.consuming:
                 self._consume()
-        return super()._next_fault(kind)
+        return super().next_fault(kind)
 
     def _consume(self) -> None:
         consumer = Consumer(self.inner)

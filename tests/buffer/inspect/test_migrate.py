@@ -241,11 +241,11 @@ class Between(FaultyStore):
     act: Callable[[], None]
     acted = False
 
-    def _next_fault(self, kind: str) -> Any:
+    def next_fault(self, kind: str) -> Any:
         if sum(self.calls.values()) == self.at:
             self.acted = True
             self.act()
-        return super()._next_fault(kind)
+        return super().next_fault(kind)
 
 
 @pytest.mark.parametrize("consumed", [0, 5, 70, LONG - 10, LONG, LONG + 5])

@@ -51,7 +51,7 @@ class Meanwhile(FaultyStore):
         self._happens: Callable[[], object] | None = happens
         self._fault = fault
 
-    def _next_fault(self, kind: str) -> Fault | None:
+    def next_fault(self, kind: str) -> Fault | None:
         if kind not in ("create", "replace") or self._happens is None:
             return None
         happens, self._happens = self._happens, None

@@ -193,7 +193,7 @@ def test_target_of_version_1_is_refused_as_it_remembers_no_writers() -> None:
 
 def test_target_that_refuses_is_told_as_it_is() -> None:
     class Refusing(FaultyStore):
-        def _next_fault(self, kind: str) -> Fault | None:
+        def next_fault(self, kind: str) -> Fault | None:
             if kind == "put":
                 raise Denied("memory://copy-denied: denied")
             return None

@@ -78,15 +78,14 @@ def test_closing_cancels_what_still_runs_and_may_be_repeated() -> None:
     sink.close()
 
 
-def test_closing_leaves_behind_what_will_not_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_leaves_behind_what_will_not_be_cancelled() -> None:
     started, released = threading.Event(), threading.Event()
 
     async def block_the_loop(_commit: Commit) -> None:
         started.set()
         released.wait(60)
 
-    monkeypatch.setattr("forebay.runtime.sinks.callable._CLOSE_SECONDS", 0.01)
-    sink = CallableSink(block_the_loop)
+    sink = CallableSink(block_the_loop, close_timeout=0.01)
     committing = threading.Thread(target=sink.commit, args=[COMMIT], daemon=True)
     committing.start()
     assert started.wait(30)

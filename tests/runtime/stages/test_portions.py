@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from forebay.buffer.format.model import BatchDescriptor
 from forebay.runtime.contract import Combining
-from forebay.runtime.stages.portions import Cutter
+from forebay.runtime.stages.portions import PortionBuilder
 
 
 def batches(*sequences: int) -> list[BatchDescriptor]:
     return [BatchDescriptor(sequence, f"data/{sequence}") for sequence in sequences]
 
 
-def cutter(planned: Sequence[int] = (), combining: Combining | None = None, most: int = 100) -> Cutter:
-    return Cutter(planned, combining, most, lambda descriptor: 10 + descriptor.sequence % 2)
+def builder(planned: Sequence[int] = (), combining: Combining | None = None, max_batches: int = 100) -> PortionBuilder:
+    return PortionBuilder(planned, combining, max_batches, lambda descriptor: 10 + descriptor.sequence % 2)
 
 
 def ranges(cut: list[list[BatchDescriptor]]) -> list[tuple[int, int]]:
@@ -22,11 +22,11 @@ def ranges(cut: list[list[BatchDescriptor]]) -> list[tuple[int, int]]:
 
 
 def test_one_batch_each_without_combining() -> None:
-    assert ranges(cutter().add(batches(3, 4, 5), 0.0)) == [(3, 3), (4, 4), (5, 5)]
+    assert ranges(builder().add(batches(3, 4, 5), 0.0)) == [(3, 3), (4, 4), (5, 5)]
 
 
 def test_combined_up_to_the_target_over_several_looks() -> None:
-    cut = cutter(combining=Combining(30, max_seconds=5))
+    cut = builder(combining=Combining(30, max_seconds=5))
     assert ranges(cut.add(batches(0, 1), 100.0)) == []
     assert (len(cut), cut.due) == (2, 105.0)
     assert ranges(cut.add(batches(2, 3, 4), 101.0)) == [(0, 2)]
@@ -37,22 +37,22 @@ def test_combined_up_to_the_target_over_several_looks() -> None:
 
 def test_recorded_ranges_are_cut_the_same_again_whatever_the_target_is_now() -> None:
     for combining in (None, Combining(1), Combining(10**9)):
-        cut = cutter([12, 13, 17], combining)
+        cut = builder([12, 13, 17], combining)
         assert ranges(cut.add(batches(*range(10, 16)), 0.0)) == [(10, 12), (13, 13)]
         assert ranges(cut.add(batches(16, 17), 0.0)) == [(14, 17)]
 
 
 def test_what_follows_the_recorded_ranges_is_cut_by_the_target() -> None:
-    cut = cutter([12], Combining(20))
+    cut = builder([12], Combining(20))
     assert ranges(cut.add(batches(*range(10, 18)), 0.0)) == [(10, 12), (13, 14), (15, 16)]
 
 
 def test_gap_that_retention_left_ends_a_portion() -> None:
-    cut = cutter(combining=Combining(10**9))
+    cut = builder(combining=Combining(10**9))
     assert ranges(cut.add(batches(0, 1, 7, 8), 0.0)) == [(0, 1)]
     assert ranges(cut.close()) == [(7, 8)]
 
 
 def test_portion_of_tiny_batches_ends_at_so_many_that_others_have_room() -> None:
-    cut = cutter(combining=Combining(10**9), most=3)
+    cut = builder(combining=Combining(10**9), max_batches=3)
     assert ranges(cut.add(batches(*range(7)), 0.0)) == [(0, 2), (3, 5)]

@@ -1,4 +1,4 @@
-"""One try of a commit: ask if it is there, commit it, and take what comes of it for one of the four answers."""
+"""Calls a sink, and turns what it returns or raises into one of the four answers of the contract (rfcs/0007)."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ _NOTHING_APPLIED: Final = (Unavailable, Timeout, Backpressure, NotReady)
 
 
 class Raised(MaybeCommitted):
-    """An exception that does not tell what it means: a `MaybeCommitted` that must not go on for ever."""
+    """The sink raised an exception of unknown meaning. After `max_failures` of these in a row the runtime halts."""
 
 
-def ask(sink: Sink, identity: CommitIdentity) -> Committed | MaybeCommitted | Fatal | None:
-    """Return `Committed` if it is there, None if it is not, or why that could not be found out."""
+def check_committed(sink: Sink, identity: CommitIdentity) -> Committed | MaybeCommitted | Fatal | None:
+    """Return `Committed` if the sink has the commit, None if it does not, or why the sink cannot tell."""
     try:
         return Committed() if sink.check_committed(identity) else None
     except Exception as error:  # noqa: BLE001 - a sink may raise anything
-        answer = _read(error)
+        answer = _answer_for(error)
         # guard: a failed check does not mean not committed
         return MaybeCommitted(answer.reason) if isinstance(answer, NotCommitted) else answer
 
 
 def commit(sink: Sink, commit: Commit) -> Answer:
-    """Return what the sink says, in words or by what it raises."""
+    """Make one attempt to commit, and return the sink's answer."""
     try:
         answer: object = sink.commit(commit)
     except Exception as error:  # noqa: BLE001 - a sink may raise anything
-        return _read(error)
+        return _answer_for(error)
     if isinstance(answer, Committed | NotCommitted | MaybeCommitted | Fatal):
         return answer
     return Fatal(f"commit() of {type(sink).__name__} must return an answer such as Committed(), not {answer!r}")
 
 
-def _read(error: Exception) -> NotCommitted | MaybeCommitted | Fatal:
+def _answer_for(error: Exception) -> NotCommitted | MaybeCommitted | Fatal:
     reason = f"{type(error).__name__}: {error}"
     if isinstance(error, _NOTHING_APPLIED):
         return NotCommitted(reason)

@@ -1,4 +1,4 @@
-"""Sources that nothing was ever written to: the runtime waits for them, creates nothing, and says so (rfcs/0007)."""
+"""Waits for sources that nothing was ever written to, without creating anything there (rfcs/0007)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from threading import Thread
 from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base.errors import NotFound, NotReady
-from forebay.buffer.base.waiting import POLL_FLOOR
+from forebay.buffer.base.waiting import POLL_FLOOR, wait_for
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.state import is_unwritten
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.runtime.source import Source
-from forebay.runtime.stages.source_reader import TRANSIENT
+from forebay.runtime.stages.pipeline import TRANSIENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("forebay.runtime")
 
-_TELL_SECONDS: Final = 60.0
+_WARN_SECONDS: Final = 60.0
 """Time between two warnings about the same source."""
 
 
-class Awaited:
-    """A source, looked at without creating anything."""
+class SourceProbe:
+    """Checks whether anything was ever written to a source, without creating anything."""
 
     def __init__(self, given: StoreUrl | Source | Consumer, clock: Clock) -> None:
         self.given = given
         self._clock = clock
-        self._told_at: float | None = None
+        self._warned_at: float | None = None
         if isinstance(given, Consumer):
             self.url, self.group = given.url, given.reader.group
             return
@@ -46,7 +46,7 @@ class Awaited:
         self._queue = Queue(store, role="runtime", clock=clock)
 
     def check_written(self) -> None:
-        """Return if something was written to the source, so that its reader's identity is final.
+        """Return if something was written to the source, so that the identity of its reader is final.
 
         Raises:
             NotFound: nothing was ever written to it, or the bucket is missing.
@@ -60,49 +60,49 @@ class Awaited:
         if unwritten:
             raise NotFound(f"nothing was ever written to {self.url}, or its URL is wrong")
 
-    def opened_late(self) -> Source | Consumer:
-        """Return the source to open, now that it exists. All its entries were written after the runtime began."""
+    def written_late(self) -> Source | Consumer:
+        """Return the source to open after the wait: `latest` means its first entry, which is newer than the runtime."""
         if isinstance(self.given, Consumer):
             return self.given
         return replace(self._source, from_="earliest") if self._source.from_ == "latest" else self._source
 
-    def tell(self) -> None:
-        """Log a warning that it is awaited: at once, and then every minute."""
+    def warn(self) -> None:
+        """Log a warning that the runtime waits for the source, at most once a minute."""
         now = self._clock.monotonic()
-        if self._told_at is None or now >= self._told_at + _TELL_SECONDS:
-            self._told_at = now
+        if self._warned_at is None or now >= self._warned_at + _WARN_SECONDS:
+            self._warned_at = now
             _log.warning("nothing was ever written to %s; waiting for it. Is the URL right?", self.url)
 
 
-class Awaiting:
-    """The thread that looks at awaited sources again and again, and lets each take part once it is there.
+class UnwrittenSources:
+    """Looks at unwritten sources again and again, in one thread, and lets each take part once it was written to.
 
     Args:
         pipeline: its lock guards `sources`, and its `changed` wakes the thread.
-        is_running: whether to go on; asked under the lock.
-        join: opens a source that is there.
+        is_running: returns whether to go on; called under the lock.
+        join: opens a source that was written to.
     """
 
-    def __init__(self, pipeline: Pipeline, is_running: Callable[[], bool], join: Callable[[Awaited], None]) -> None:
-        self.sources: list[Awaited] = []
+    def __init__(self, pipeline: Pipeline, is_running: Callable[[], bool], join: Callable[[SourceProbe], None]) -> None:
+        self.sources: list[SourceProbe] = []
         self._pipeline = pipeline
         self._clock = pipeline.clock
         self._is_running = is_running
         self._join = join
         self._thread: Thread | None = None
 
-    def add(self, awaited: Awaited) -> None:
+    def add(self, probe: SourceProbe) -> None:
         """Wait for one more source."""
-        awaited.tell()
+        probe.warn()
         with self._pipeline.lock:
-            self.sources.append(awaited)
+            self.sources.append(probe)
             if self._thread is None:
-                self._thread = Thread(target=self._run, name="forebay-awaited-sources", daemon=True)
+                self._thread = Thread(target=self._run, name="forebay-unwritten-sources", daemon=True)
                 self._thread.start()
             self._pipeline.changed.notify_all()
 
     def forget(self, given: object) -> bool:
-        """Stop waiting for a source, and return whether it was awaited. The caller holds the lock."""
+        """Stop waiting for a source, and return whether it was one of these. The caller holds the lock."""
         found = next((one for one in self.sources if one.given is given or one.given == given), None)
         if found is not None:
             self.sources.remove(found)
@@ -112,31 +112,32 @@ class Awaiting:
         try:
             delay = POLL_FLOOR
             while self._wait(delay):
-                for awaited in list(self.sources):
-                    self._look(awaited)
+                for probe in list(self.sources):
+                    self._look(probe)
                 delay = min(2 * delay, self._pipeline.config.max_poll_interval)
         except BaseException as error:  # noqa: BLE001 - it is raised by run()
             self._pipeline.fail(error)
 
-    def _look(self, awaited: Awaited) -> None:
+    def _look(self, probe: SourceProbe) -> None:
         try:
-            awaited.check_written()
-            self._join(awaited)
+            probe.check_written()
+            self._join(probe)
         except NotReady:  # a topic that is being created
-            awaited.tell()
+            probe.warn()
         except NotFound as error:
             if error.bucket:
                 raise
-            awaited.tell()
+            probe.warn()
         except TRANSIENT as error:
-            _log.warning("%s: looking for it again soon: %s", awaited.url, error)
+            _log.warning("%s: looking for it again soon: %s", probe.url, error)
 
     def _wait(self, seconds: float) -> bool:
         """Wait, and return whether there is still something to wait for."""
         deadline = self._clock.monotonic() + seconds
         with self._pipeline.changed:
-            while self._is_running() and self.sources:
-                if not self._clock.wait_until(self._pipeline.changed, deadline):
-                    return True
-            self._thread = None
-            return False
+            is_over = wait_for(
+                self._clock, self._pipeline.changed, lambda: not (self._is_running() and self.sources), deadline
+            )
+            if is_over:
+                self._thread = None
+            return not is_over

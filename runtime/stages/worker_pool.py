@@ -1,4 +1,4 @@
-"""Stages: threads that do one kind of work in the order it came, now or after a pause."""
+"""A fixed number of threads that do one kind of work, with a queue whose items may be delayed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from threading import Condition, Thread
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from forebay.buffer.base import metrics
+from forebay.buffer.base.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,18 +19,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Stage(Generic[T]):
-    """So many threads, and what waits for them; admission bounds how much that can be.
+class WorkerPool(Generic[T]):
+    """A fixed-size thread pool with a delay queue. Admission bounds the length of the queue.
 
     The threads are daemons: one that hangs in a sink must not keep the process alive.
 
     Args:
-        name: for people and for metrics.
-        threads: how many.
-        work: what is done with each item.
-        failed: told what `work` raises.
-        lock: the runtime's.
-        clock: what pauses are measured by.
+        name: name of the stage, for people and for metrics.
+        threads: number of threads.
+        work: called with each item.
+        failed: called with what `work` raises.
+        lock: the runtime's lock.
+        clock: measures the delays.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Stage(Generic[T]):
         self.name = name
         self.threads = threads
         self.busy = 0
-        """Threads at work."""
+        """Number of threads at work."""
         self._work = work
         self._failed = failed
         self._clock = clock
@@ -56,32 +57,29 @@ class Stage(Generic[T]):
         self._stopped = False
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for number in range(self.threads):
             Thread(target=self._run, name=f"forebay-{self.name}-{number}", daemon=True).start()
 
     def put(self, item: T, *, after: float = 0.0) -> None:
-        """Let an item be worked on, after so many seconds at the earliest."""
+        """Queue an item; it is worked on after `after` seconds at the earliest."""
         with self._wake:
             heapq.heappush(self._waiting, (self._clock.monotonic() + after, next(self._order), item))
             self._wake.notify()
 
     def stop(self) -> None:
-        """Begin nothing more. What is being worked on goes on."""
+        """Drop the queue and start nothing more. Items being worked on are finished."""
         with self._wake:
             self._stopped = True
             self._waiting.clear()
             self._wake.notify_all()
 
-    def wait_until_idle(self, deadline: float) -> bool:
-        """Wait for the items that are being worked on, and return whether they ended in time."""
-        with self._idle:
-            while self.busy and self._clock.wait_until(self._idle, deadline):
-                pass
-            return not self.busy
+    def wait_until_idle(self, deadline: float) -> None:
+        """Wait until no item is being worked on, or until the deadline."""
+        wait_for(self._clock, self._idle, lambda: not self.busy, deadline)
 
     def __len__(self) -> int:
-        """How many items wait."""
+        """Number of items in the queue."""
         return len(self._waiting)
 
     def _run(self) -> None:

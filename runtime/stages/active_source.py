@@ -1,0 +1,113 @@
+"""What a runtime knows of one source while it reads it: read and changed by all stages (rfcs/0007)."""
+
+from __future__ import annotations
+
+from collections import deque
+from threading import Condition
+from typing import TYPE_CHECKING
+
+from forebay.buffer.base import metrics
+from forebay.runtime.stages.admission import Sizes
+from forebay.runtime.stages.frontier import Frontier
+from forebay.runtime.stages.portions import PortionBuilder
+
+if TYPE_CHECKING:
+    from threading import RLock
+
+    from forebay.buffer.base.clock import Clock
+    from forebay.buffer.consumer import Consumer
+    from forebay.runtime.config import RuntimeConfig
+    from forebay.runtime.stages.portions import Portion
+
+
+class ActiveSource:
+    """A source that is being read: its consumer, its portions, its frontier and its counters.
+
+    The runtime's lock guards it.
+    """
+
+    def __init__(self, consumer: Consumer, config: RuntimeConfig, lock: RLock, clock: Clock) -> None:
+        self.consumer = consumer
+        self.reader = consumer.reader
+        self.url = consumer.url
+        self.fetcher = consumer.fetch_handle()
+        self.sizes = Sizes()
+        self.builder = PortionBuilder((), None, 1, self.sizes.raw_bytes)
+        """Holds the batches that wait for more to combine."""
+        self.ready: deque[Portion] = deque()
+        self.in_order: deque[Portion] = deque()
+        """Admitted portions that wait for their turn, if the sink asks for order."""
+        self.committing = False
+        """Whether one of them has its turn."""
+        self.frontier = Frontier(config.ack_every, config.ack_seconds)
+        self.batches = self.bytes = 0
+        self.obstacle = ""
+        self.trouble = ""
+        """Why the last read, record or ack failed; empty if it did not."""
+        self.rows = self.commits = self.dead_letters = self.bytes_read = 0
+        self.caught_up = False
+        """Whether the last look found nothing more to read."""
+        self.leaving = False
+        """Nothing more is read or admitted. The source ends when everything under way has ended."""
+        self.ending = False
+        """The source ends now, with a last ack of what is done."""
+        self.may_ack = True
+        self.over = False
+        self.wake = Condition(lock)
+        """Wakes the source's reader."""
+        self._clock = clock
+
+    def expect(self, portion: Portion) -> list[int]:
+        """Return how much memory each batch of a portion will take."""
+        return [self.sizes.expect(descriptor) for descriptor in portion.descriptors]
+
+    def leave(self) -> None:
+        """Stop reading; the caller holds the lock."""
+        self.leaving = True
+        self.ready.clear()
+        self.wake.notify()
+
+    def end(self) -> None:
+        """Stop reading and wait for nothing more; the caller holds the lock."""
+        self.leave()
+        self.ending = True
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """The attributes of its metrics."""
+        return {"buffer": self.url, "group": self.reader.group}
+
+    @property
+    def lag(self) -> int:
+        """Number of batches that cannot be acknowledged yet, as of the last look."""
+        through = self.frontier.through
+        return self.consumer.end - through - 1 if through is not None else len(self.consumer)
+
+    @property
+    def lag_seconds(self) -> float:
+        """How long the first of these batches has waited; 0 if its time is unknown."""
+        first = self.frontier.first or (self.ready[0] if self.ready else None)
+        if first is None or not first.descriptors[0].metadata:
+            return 0.0
+        return max(0.0, (self._clock.now_ms() - first.descriptors[0].metadata[0].ingestion_time_ms) / 1000)
+
+    @property
+    def waits_for(self) -> tuple[str, str]:
+        """What the source waits for: one word for metrics, and a sentence for people."""
+        first = self.frontier.first
+        if self.trouble:
+            return "store", self.trouble
+        if first is not None and first.trouble:
+            return ("fetch" if first.missing else "sink"), first.trouble
+        if self.ready:
+            return "room", self.obstacle
+        if first is not None:
+            return ("fetch", "batches are fetched and recorded") if first.missing else ("sink", "the sink commits")
+        if self.builder:
+            return "more", f"{len(self.builder)} batches wait for more to combine"
+        return ("data", "there are no new batches") if self.caught_up else ("store", "the manifest is read")
+
+    def measure(self) -> None:
+        """Update the metrics of its lag."""
+        metrics.runtime_lag_batches.set(max(0, self.lag), self.attributes)
+        metrics.runtime_lag_seconds.set(self.lag_seconds, self.attributes)
