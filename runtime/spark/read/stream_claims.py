@@ -20,9 +20,9 @@ from forebay.runtime.spark.read.plan import Source
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forebay.buffer.consumer import ReadSide
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.manifest import State
+    from forebay.buffer.read.side import ReadSide
     from forebay.buffer.store import ObjectStore
     from forebay.runtime.spark.read.offsets import Offset
 
