@@ -6,19 +6,19 @@
 - Somebody deleted it who should not have: `NotFound`.
 
 Only a second look at the manifest tells. A consumer looks by its claim (`look_again`, and `Consumer.check_missing` for
-batches that it has handed out already), all other readers by the first sequence left (`explain_missing`).
+batches that it has handed out already), all other readers by the first sequence left (`check_still_listed`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forebay.buffer.manifest.head import trimmed
+from forebay.buffer.base.errors import Trimmed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from forebay.buffer.base.errors import NotFound, Trimmed
+    from forebay.buffer.base.errors import NotFound
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.manifest import Queue
     from forebay.buffer.read.position import Found
@@ -40,9 +40,19 @@ def look_again(missing: BatchDescriptor, error: NotFound, look: Callable[[], Fou
     return found
 
 
-def explain_missing(missing: BatchDescriptor, error: NotFound, queue: Queue) -> NotFound | Trimmed:
-    """Return why a reader without a claim did not find a batch's object: `Trimmed`, or else `error`."""
+def check_still_listed(missing: BatchDescriptor, error: NotFound, queue: Queue) -> None:
+    """Return if a batch whose object a reader without a claim did not find should be there.
+
+    Raises:
+        NotFound: `error`, as the bucket is missing.
+        Trimmed: retention dropped the batch.
+    """
     if error.bucket:
-        return error
+        raise error
     first = queue.read().first_sequence
-    return trimmed(missing.sequence, first) if missing.sequence < first else error
+    if missing.sequence < first:
+        raise Trimmed(
+            f"{queue.store.url}: batch {missing.sequence} was trimmed before it could be read; the first one left is "
+            f"{first}",
+            first=first,
+        ) from None
