@@ -5,6 +5,7 @@ The modules that lie here serve one buffer. They build on the folders `base` to 
 
 from __future__ import annotations
 
+from forebay.buffer.consumer import Collect
 from forebay.buffer.either.dispatch import buffers_at
 from forebay.buffer.either.ranges import read_range
 from forebay.buffer.format.batch import DecodedBatch, decode_batch, encode_batch
@@ -16,6 +17,7 @@ from forebay.buffer.topic import TopicConsumer, TopicProducer, add_partitions, c
 
 __all__ = [
     "RECORDS_SCHEMA",
+    "Collect",
     "DecodedBatch",
     "FetchHandle",
     "Groups",

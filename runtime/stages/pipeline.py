@@ -151,10 +151,8 @@ class Pipeline:
             batch = source.fetcher.fetch(descriptor)
         except (Corrupt, NotFound) as error:
             if isinstance(error, NotFound):
-                if error.bucket:
-                    raise
                 # It is no dead letter if another runtime has committed it, and the collector taken it, meanwhile.
-                source.consumer.check_missing(descriptor)
+                source.consumer.check_missing(descriptor, error)
             self._bury(source, descriptor, None, _describe(error))
             return
         try:

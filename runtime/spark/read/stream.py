@@ -17,10 +17,11 @@ from pyspark.sql.streaming.datasource import (
 from forebay.buffer.base.checks import parse_time
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import NotFound
+from forebay.buffer.read.ahead import size_of
 from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.read.offsets import Position, from_json, to_json
-from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, Task, size_of
+from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, Task
 from forebay.runtime.spark.read.rows import Rows, TimeRange
 from forebay.runtime.spark.read.stream_claims import Claims, is_written
 from forebay.runtime.spark.read.task import Fetching

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,8 +11,9 @@ from forebay.buffer.base import metrics
 from forebay.buffer.base.errors import Corrupt, NotFound, Trimmed
 from forebay.buffer.holds import keep_hold
 from forebay.buffer.manifest import Queue
+from forebay.buffer.read.ahead import AheadLimits, fetch_ahead
 from forebay.buffer.read.fetch import FetchHandle
-from forebay.runtime.spark.read.plan import size_of, stored_size_of
+from forebay.buffer.read.missing import check_still_listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,14 +29,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("forebay.spark")
 
-_THREADS = 4
-_AHEAD_OBJECTS = 4 * _THREADS
-"""And so many objects that are not decoded yet, however small."""
-_AHEAD_BYTES = 64 << 20
-"""A task holds so much at most, batches as they are decoded and objects behind them as they are stored; or two batches
-and their objects, where those are larger. What is there earlier than needed has left the processor's caches by the time
-that Spark gets to it: twice as much ahead took up to a tenth more processor time (rfcs/0008)."""
-_DECODED = 2
+_AHEAD = AheadLimits(threads=4, batches=18, decoded=2, max_bytes=64 << 20)
+"""Twice as much memory took up to a tenth more processor time (rfcs/0008)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +65,8 @@ class Fetching:
 
     def _read_piece(self, piece: Piece, held: KeptHold | None) -> Iterator[pa.RecordBatch]:
         skipped = 0
-        for descriptor, coming in _fetch_ahead(piece):
+        fetcher = FetchHandle(piece.source.store)
+        for descriptor, coming in fetch_ahead(fetcher, piece.batches, _AHEAD, name="forebay-spark"):
             if held is not None:
                 held.check()
             try:
@@ -95,52 +89,11 @@ class Fetching:
         return self.skip_corrupt and not (isinstance(error, NotFound) and error.bucket)
 
 
-def _fetch_ahead(piece: Piece) -> Iterator[tuple[BatchDescriptor, Future[Batch]]]:
-    """Yield the batches in order, while as many behind each as the memory allows are on their way."""
-    fetcher = FetchHandle(piece.source.store)
-    waiting = deque(piece.batches)
-    reading: deque[tuple[BatchDescriptor, Future[bytes | memoryview]]] = deque()
-    decoding: deque[tuple[BatchDescriptor, Future[Batch]]] = deque()
-    held = 0
-    readers = ThreadPoolExecutor(min(_THREADS, len(waiting)), thread_name_prefix="forebay-spark-read")
-    decoder = ThreadPoolExecutor(1, thread_name_prefix="forebay-spark-decode")
-
-    def decode(descriptor: BatchDescriptor, data: Future[bytes | memoryview]) -> Batch:
-        return fetcher.decode(descriptor, data.result())
-
-    try:
-        while waiting or reading or decoding:
-            while reading and len(decoding) < _DECODED:
-                descriptor, data = reading.popleft()
-                decoding.append((descriptor, decoder.submit(decode, descriptor, data)))
-                held += size_of(descriptor) - stored_size_of(descriptor)
-            # guard: bound the number of objects read ahead
-            fits = waiting and len(reading) < _AHEAD_OBJECTS and held + stored_size_of(waiting[0]) <= _AHEAD_BYTES
-            if fits or (waiting and not reading):
-                descriptor = waiting.popleft()
-                reading.append((descriptor, readers.submit(fetcher.fetch_raw, descriptor)))
-                held += stored_size_of(descriptor)
-                continue
-            yield decoding[0]
-            held -= size_of(decoding.popleft()[0])
-    finally:
-        for pool in (readers, decoder):  # in this order: what is not read ends what waits for it
-            pool.shutdown(cancel_futures=True)
-
-
 def _wait_for(coming: Future[Batch], descriptor: BatchDescriptor, source: Source, held: KeptHold | None) -> Batch:
     try:
         return coming.result()
     except NotFound as error:
-        if error.bucket:
-            raise
-        if held is not None:
+        if held is not None and not error.bucket:
             held.renew()  # an expired hold says more than what came of it
-        first = Queue(source.store, source.manifest_path, role="spark").read().first_sequence
-        if descriptor.sequence < first:
-            raise Trimmed(
-                f"{source.store.url}: batch {descriptor.sequence} was trimmed before it could be read; the first one "
-                f"left is {first}",
-                first=first,
-            ) from None
+        check_still_listed(descriptor, error, Queue(source.store, source.manifest_path, role="spark"))
         raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from queue import SimpleQueue
@@ -50,7 +49,7 @@ from forebay.buffer.store import StoredObject
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic
 from forebay.runtime.spark.options import Options
-from forebay.runtime.spark.read.plan import Piece, Sizing, Source, stored_size_of
+from forebay.runtime.spark.read.plan import Piece, Sizing, Source
 from forebay.runtime.spark.read.rows import Rows, TimeRange
 from forebay.runtime.spark.source import ForebaySource
 
@@ -498,33 +497,6 @@ def test_task_reads_again_what_arrives_falsified_once(
 
 
 # Memory
-
-
-@pytest.mark.parametrize(("room", "objects", "ahead"), [(0, 16, 1), (1, 16, 1), (3, 16, 3), (9, 2, 2)])
-def test_task_fetches_ahead_within_its_bounds(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, room: int, objects: int, ahead: int
-) -> None:
-    asked: list[int] = []
-
-    class Watched(ThreadPoolExecutor):
-        def submit(self, act: Any, descriptor: Any, *rest: Any) -> Any:  # type: ignore[override] # what is called here
-            if not rest:
-                asked.append(descriptor.sequence)
-            return super().submit(act, descriptor, *rest)
-
-    fill(store, *([b"x" * 1000] for _ in range(20)))
-    reader = batch_reader(store, columns("value"), startingSequence=10, minPartitions=1)
-    (task,) = reader.partitions()
-    stored = stored_size_of(task.pieces[0].batches[0])
-    monkeypatch.setattr("forebay.runtime.spark.read.task.ThreadPoolExecutor", Watched)
-    monkeypatch.setattr("forebay.runtime.spark.read.task._AHEAD_BYTES", 2 * 1004 + room * stored)
-    monkeypatch.setattr("forebay.runtime.spark.read.task._AHEAD_OBJECTS", objects)
-    pulled = reader.read(task)
-    for first in range(10, 15):
-        next(pulled)
-        assert asked == list(range(10, first + 2 + ahead)), "two decoded, and what there is room for"
-    assert len(list(pulled)) == 15
-    assert asked == list(range(10, 30))
 
 
 def test_task_decodes_one_batch_ahead_of_what_spark_pulls(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
