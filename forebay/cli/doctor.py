@@ -69,7 +69,7 @@ measure how many writes per second the store accepts. Exit status: 0 all is well
 def doctor(session: Session, *, url: str | None, option: dict[str, Any], as_json: bool) -> int:
     """Check this machine and, with URL, that its store does what forebay relies on."""
     failed = False
-    for check in _checks(url, {**session.storage_options, **option}):
+    for check in _checks(url, {**session.storage_options, **option}, session.clock or SystemClock()):
         failed |= check.result == "failed"
         if as_json:
             write_json(asdict(check))
@@ -80,7 +80,7 @@ def doctor(session: Session, *, url: str | None, option: dict[str, Any], as_json
     return int(failed)
 
 
-def _checks(url: str | None, options: dict[str, Any]) -> Iterator[Check]:
+def _checks(url: str | None, options: dict[str, Any], clock: Clock) -> Iterator[Check]:
     yield _check_versions()
     yield _check_s3_clients()
     yield _check_java()
@@ -92,7 +92,7 @@ def _checks(url: str | None, options: dict[str, Any]) -> Iterator[Check]:
     except ForebayError as error:
         yield Check("store", "failed", str(error), "correct the URL or the options")
         return
-    yield from _check_store(store)
+    yield from check_store(store, clock)
 
 
 def _version(package: str) -> str | None:
@@ -138,8 +138,8 @@ def _check_spark() -> Check:
     return Check("Spark", "ok", f"pyspark {version}; spark.read.format('forebay') is found by itself")
 
 
-def _check_store(store: ObjectStore) -> Iterator[Check]:
-    clock = SystemClock()
+def check_store(store: ObjectStore, clock: Clock) -> Iterator[Check]:
+    """Check that a store does what forebay relies on, and that its buffer or topic can be read."""
     folder = f"doctor-{mint(clock, system_random())}"
     key, clock_key = f"{folder}/probe", f"{folder}/clock"
     began = clock.monotonic()
@@ -150,7 +150,7 @@ def _check_store(store: ObjectStore) -> Iterator[Check]:
         if not isinstance(first, Applied):
             return
         yield from _check_conditions(store, key, first.version, clock)
-        yield measure_write_rate(store, key, clock)
+        yield _measure_write_rate(store, key, clock)
         yield _check_clock(store, clock_key, clock)
     except ForebayError as error:
         yield Check(
@@ -192,7 +192,7 @@ def _unthrottled(write: Callable[[], Outcome], clock: Clock) -> Outcome:
     return outcome
 
 
-def measure_write_rate(store: ObjectStore, key: str, clock: Clock) -> Check:
+def _measure_write_rate(store: ObjectStore, key: str, clock: Clock) -> Check:
     """Write one object repeatedly for a few seconds, and report how many writes per second the store accepts."""
     what = "writes of one object"
     version = store.get(key).version

@@ -78,7 +78,7 @@ def produce(
     interrupted: KeyboardInterrupt | None = None
     with refused, producer:
         try:
-            for block in _read_frames(file) if length_prefixed else _read_lines(file):
+            for block in read_frames(file) if length_prefixed else read_lines(file):
                 handle = producer.produce(block, metadata=os.fsencode(metadata))
                 handle.add_done_callback(partial(refused.note, entries=len(block)))
                 entries += len(block)
@@ -150,7 +150,8 @@ def _read_blocks(file: BinaryIO) -> Iterator[bytes]:
         yield block
 
 
-def _read_lines(file: BinaryIO) -> Iterator[list[bytes]]:
+def read_lines(file: BinaryIO, max_bytes: int = MAX_ENTRY_BYTES) -> Iterator[list[bytes]]:
+    """Yield the lines of a file, several at a time; one of more than `max_bytes` bytes is `InvalidInput`."""
     parts: list[bytes] = []
     length = 0
     for block in _read_blocks(file):
@@ -161,19 +162,20 @@ def _read_lines(file: BinaryIO) -> Iterator[list[bytes]]:
             yield lines
         parts.append(rest)
         length += len(rest)
-        _check_length(length)
+        _check_length(length, max_bytes)
     last = b"".join(parts)
     if last:
         yield [last]
 
 
-def _read_frames(file: BinaryIO) -> Iterator[list[bytes]]:
+def read_frames(file: BinaryIO, max_bytes: int = MAX_ENTRY_BYTES) -> Iterator[list[bytes]]:
+    """Yield the entries of a file, each after its length; one of more than `max_bytes` bytes is `InvalidInput`."""
     held = bytearray()
     for block in _read_blocks(file):
         held += block
         frames, at = [], 0
         while len(held) - at >= 4:
-            end = at + 4 + _check_length(int.from_bytes(held[at : at + 4], "little"))
+            end = at + 4 + _check_length(int.from_bytes(held[at : at + 4], "little"), max_bytes)
             if end > len(held):
                 break
             frames.append(bytes(held[at + 4 : end]))
@@ -188,10 +190,10 @@ def _read_frames(file: BinaryIO) -> Iterator[list[bytes]]:
         )
 
 
-def _check_length(length: int) -> int:
-    if length > MAX_ENTRY_BYTES:
+def _check_length(length: int, max_bytes: int) -> int:
+    if length > max_bytes:
         raise InvalidInput(
-            f"an entry has {length} bytes or more, and the most is {MAX_ENTRY_BYTES}: are these lines, or is it "
+            f"an entry has {length} bytes or more, and the most is {max_bytes}: are these lines, or is it "
             "--length-prefixed? What came before is stored"
         )
     return length

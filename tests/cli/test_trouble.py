@@ -6,16 +6,21 @@ import io
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Semaphore
+from typing import BinaryIO
 
 import pytest
 
 import forebay
-from forebay.buffer.base.errors import Denied
+from forebay.buffer.base.errors import Denied, InvalidInput
+from forebay.buffer.format.batch import MAX_ENTRY_BYTES
 from forebay.buffer.store.base import Applied
 from forebay.buffer.store.memory import MemoryStore
 from forebay.cli import _COMMANDS, main
+from forebay.cli.doctor import check_store
+from forebay.cli.produce import read_frames, read_lines
 from forebay.testing import ManualClock, ThrottledStore
 
 COMMAND = Path(sys.executable).with_name("forebay")
@@ -110,19 +115,15 @@ def test_doctor_warns_of_a_store_that_does_not_enforce_conditions(
     assert "do not use this store" in out
 
 
-def test_doctor_measures_how_often_the_store_takes_writes_of_one_object(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_measures_how_often_the_store_takes_writes_of_one_object() -> None:
     clock = ManualClock()
     inner = MemoryStore("memory://throttled-doctor", clock=clock)
-    store = ThrottledStore(inner, 1.0, clock=clock)
-    monkeypatch.setattr("forebay.cli.doctor.open_store", lambda *_given: store)
-    monkeypatch.setattr("forebay.cli.doctor.SystemClock", lambda: clock)
-    assert main(["doctor", "memory://throttled-doctor"]) == 0
-    out = capsys.readouterr().out
-    assert "conditional writes: enforced" in out
-    assert "note    writes of one object: 1.0 a second; the store throttled" in out
-    assert "use a topic with more partitions" in out
+    checks = {check.what: check for check in check_store(ThrottledStore(inner, 1.0, clock=clock), clock)}
+    assert "failed" not in {check.result for check in checks.values()}
+    assert checks["conditional writes"].found.startswith("enforced")
+    rate = checks["writes of one object"]
+    assert (rate.result, rate.found.partition("throttled")[0]) == ("note", "1.0 a second; the store ")
+    assert "use a topic with more partitions" in rate.advice
     assert list(inner.list()) == []
     assert clock.monotonic() < 15
 
@@ -149,7 +150,7 @@ def test_unexpected_error_is_one_line_and_a_trace_with_debug(
     def fail(*_arguments: object, **_settings: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("forebay.cli.stat.describe_all", fail)
+    monkeypatch.setattr(MemoryStore, "get", fail)
     assert "please report it" in one_error(["stat", "URL"], "memory://bug", capsys)
     with pytest.raises(ZeroDivisionError):
         main(["--debug", "stat", "memory://bug"])
@@ -265,15 +266,20 @@ def test_batch_that_cannot_be_stored_is_told_though_later_ones_can(
     assert "error: access was denied" in err
 
 
-@pytest.mark.parametrize("arguments", [["--length-prefixed"], []])
+@pytest.mark.parametrize("read", [read_lines, read_frames])
 def test_entry_without_an_end_is_refused_before_memory_is_full(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    read: Callable[[BinaryIO, int], Iterator[list[bytes]]],
 ) -> None:
-    monkeypatch.setattr("forebay.cli.produce.MAX_ENTRY_BYTES", 1 << 20)
-    (tmp_path / "endless").write_bytes(b"x" * (2 << 20))
-    assert "the most is 1048576" in one_error(
-        ["produce", "URL", str(tmp_path / "endless"), *arguments], "memory://endless", capsys
-    )
+    endless = io.BytesIO(b"x" * (4 << 20))
+    with pytest.raises(InvalidInput, match="the most is 1048576"):
+        list(read(endless, 1 << 20))
+    assert endless.tell() <= 2 << 20
+
+
+def test_entry_that_no_batch_can_hold_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "endless").write_bytes(b"\xff" * 8)
+    told = one_error(["produce", "URL", str(tmp_path / "endless"), "--length-prefixed"], "memory://endless", capsys)
+    assert f"the most is {MAX_ENTRY_BYTES}" in told
 
 
 @pytest.mark.parametrize("place", ["--5", "²"])
