@@ -23,7 +23,7 @@ from forebay.buffer.manifest.register import Limits
 from forebay.buffer.manifest.state import OPENDATA_DATA_PREFIX, OPENDATA_MANIFEST_PATH, check_layout
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.store.retry import RETRY_SECONDS
-from forebay.buffer.write.accumulator import MAX_CALL_BYTES, Filling, check_call
+from forebay.buffer.write.accumulator import MAX_CALL_BYTES, Accumulator, check_call
 from forebay.buffer.write.upload import BatchUploader
 
 if TYPE_CHECKING:
@@ -35,8 +35,10 @@ if TYPE_CHECKING:
     from forebay.buffer.format.batch import Compression
     from forebay.buffer.manifest import Profile
     from forebay.buffer.manifest.state import State
-    from forebay.buffer.write.accumulator import Call, Entries, Filled
+    from forebay.buffer.write.accumulator import Call, Entries, FilledBatch
     from forebay.buffer.write.upload import Uploaded
+
+    _Coordinator = WriteCoordinator[Call, int | None, FilledBatch, Accumulator, Uploaded | None]
 
 _log = logging.getLogger("forebay.producer")
 
@@ -201,17 +203,19 @@ class Producer(AsyncClosing):
             clock=self._clock,
             random=random or system_random(),
         )
-        self._coordinator: WriteCoordinator[Call, int | None, Filled, Filling, Uploaded | None] = WriteCoordinator(
-            Filling(
-                flush_size_bytes,
-                version=1 if isinstance(state, Manifest) else 2,
-                in_one_piece=compression == "zstd",
-            ),
-            self._uploader,
-            config,
-            storage_pace=self._queue.pace.seconds,
-            clock=self._clock,
-            name=f"producer of {self.url}",
+        self._coordinator: WriteCoordinator[Call, int | None, FilledBatch, Accumulator, Uploaded | None] = (
+            WriteCoordinator(
+                Accumulator(
+                    flush_size_bytes,
+                    version=1 if isinstance(state, Manifest) else 2,
+                    in_one_piece=compression == "zstd",
+                ),
+                self._uploader,
+                config,
+                storage_pace=self._queue.pace.seconds,
+                clock=self._clock,
+                name=f"producer of {self.url}",
+            )
         )
         self._channel = self._coordinator.channel()
         self._channel.handle_type = ProduceHandle  # type: ignore[assignment]  # one whose result is None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from forebay.buffer.format.model import Metadata
     from forebay.buffer.manifest import Queue
     from forebay.buffer.store.base import Data, ObjectStore
-    from forebay.buffer.write.accumulator import Filled
+    from forebay.buffer.write.accumulator import FilledBatch
 
 _log = logging.getLogger("forebay.producer")
 
@@ -92,7 +92,7 @@ class BatchStorage:
         """Retry no upload, present or future, after this moment of the monotonic clock."""
         self._give_up_at = min(self._give_up_at, deadline)
 
-    def put(self, filled: Filled, *, above: str = names.LOWEST) -> Uploaded:
+    def put(self, filled: FilledBatch, *, above: str = names.LOWEST) -> Uploaded:
         """Store a batch under a name above a floor. Its entries are taken out of `filled` on the way.
 
         Raises:
@@ -249,7 +249,7 @@ class BatchUploader:
         """Limit all uploads together, including queued ones, to the time that one may take: a caller waits for them."""
         self._storage.give_up_at(self._clock.monotonic() + self._retry_timeout)
 
-    def flush_delta(self, filled: Filled, _epochs: range) -> Uploaded | None:
+    def flush_delta(self, filled: FilledBatch, _epochs: range) -> Uploaded | None:
         """Encode and upload one batch; None where all its calls were repeats of what is durable."""
         if filled.count == 0:
             return None
