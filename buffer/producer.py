@@ -24,6 +24,7 @@ from forebay.buffer.manifest.state import OPENDATA_DATA_PREFIX, OPENDATA_MANIFES
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.write.accumulator import MAX_CALL_BYTES, Accumulator, check_call
+from forebay.buffer.write.limits import check_limits
 from forebay.buffer.write.upload import BatchUploader
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from forebay.buffer.manifest import Profile
     from forebay.buffer.manifest.state import State
     from forebay.buffer.write.accumulator import Call, Entries, FilledBatch
+    from forebay.buffer.write.limits import ProducerLimits
     from forebay.buffer.write.upload import Uploaded
 
     _Coordinator = WriteCoordinator[Call, int | None, FilledBatch, Accumulator, Uploaded | None]
@@ -108,17 +110,12 @@ class Producer(AsyncClosing):
         flush_interval: a batch is stored at the latest so many seconds after the flush before.
         flush_size_bytes: a batch is stored when its entries take so many bytes before compression, and at 2 GiB in any
             case.
-        max_buffered_calls: calls that wait to be put into a batch; then `produce` blocks.
-        max_buffered_bytes: memory for entries that are not durable yet; then `produce` blocks. A call larger than that
-            goes in alone.
-        max_concurrent_uploads: batches encoded and uploaded at once.
         compression: `zstd` or `none`.
         compression_level: zstd's level.
         writer_id: a lasting name of this writer, whose calls carry numbers (`produce(…, number=…)`). The buffer
             remembers the last one that is durable (`last_number`), so a producer that starts again may repeat its
             calls: what is durable is not written twice. Native buffers only; one producer of a name at a time.
-        max_backlog_bytes: refuse entries with `Backpressure` while the buffer retains more than so many bytes of
-            batches. Native buffers only.
+        limits: how much this producer may hold and do at once; None for the defaults of `ProducerLimits`.
         grace: the collector's grace period in seconds, which only version 1 needs to know: a batch that took longer
             than half of it from upload to listing is checked, and stored again if it was swept.
         retry_timeout: maximum time in seconds for which an upload, and then the write of the manifest, is retried while
@@ -138,13 +135,10 @@ class Producer(AsyncClosing):
         data_prefix: str | None = None,
         flush_interval: float = 0.1,
         flush_size_bytes: int = 64 << 20,
-        max_buffered_calls: int = 1000,
-        max_buffered_bytes: int = 256 << 20,
-        max_concurrent_uploads: int = 4,
         compression: Compression = "zstd",
         compression_level: int = DEFAULT_LEVEL,
         writer_id: str | None = None,
-        max_backlog_bytes: int | None = None,
+        limits: ProducerLimits | None = None,
         grace: float = 600.0,
         retry_timeout: float = RETRY_SECONDS,
         storage_options: Mapping[str, Any] | None = None,
@@ -159,14 +153,13 @@ class Producer(AsyncClosing):
         if data_prefix is None:
             data_prefix = OPENDATA_DATA_PREFIX if profile == "opendata" else "data"
         check_layout(manifest_path, data_prefix)
-        if max_backlog_bytes is not None:
-            check_whole(max_backlog_bytes, "max_backlog_bytes", least=1)
+        limits = check_limits(limits)
         config = CoordinatorConfig(
-            queue_capacity=check_whole(max_buffered_calls, "max_buffered_calls", least=1),
+            queue_capacity=limits.buffered_calls,
             flush_interval=check_seconds(flush_interval, "flush_interval"),
             flush_size=min(check_whole(flush_size_bytes, "flush_size_bytes", least=1), _MOST_FLUSHED),
-            max_concurrent_flushes=check_whole(max_concurrent_uploads, "max_concurrent_uploads", least=1),
-            max_cost=check_whole(max_buffered_bytes, "max_buffered_bytes", least=1),
+            max_concurrent_flushes=limits.concurrent_uploads,
+            max_cost=limits.buffered_bytes,
             durable_flushes=True,
             default_durability=Durability.DURABLE,
         )
@@ -188,7 +181,7 @@ class Producer(AsyncClosing):
         self.last_number = None if writer_id is None else self._last_number_in(state)
         """The number of the last call that is durable, for a lasting writer; None if there is none."""
         self._numbered = writer_id is not None
-        self._max_backlog_bytes = max_backlog_bytes
+        self._max_backlog_bytes = limits.backlog_bytes
         self._backlog_looked_at = self._clock.monotonic()
         self._last_queued_number = self.last_number or 0
         self._uploader = BatchUploader(
@@ -247,7 +240,7 @@ class Producer(AsyncClosing):
         Raises:
             InvalidInput: these entries can never be stored; nothing was queued.
             Timeout: there was no room in time; the entries are in its `write`.
-            Backpressure: the buffer retains more than `max_backlog_bytes`; the entries are in its `write`.
+            Backpressure: the buffer retains more than `limits.backlog_bytes`; the entries are in its `write`.
             Closed: this producer was closed.
         """
         call = self._check(entries, metadata, number)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.topic.keys import partition_for
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic
 from forebay.buffer.write.accumulator import check_call
+from forebay.buffer.write.limits import check_limits
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from forebay.buffer.producer import ProduceHandle
     from forebay.buffer.store import StoreUrl
     from forebay.buffer.write.accumulator import Call, Entries
+    from forebay.buffer.write.limits import ProducerLimits
 
 _log = logging.getLogger("forebay.producer")
 
@@ -48,14 +51,9 @@ class TopicProducer(AsyncClosing):
         url: the topic, such as `s3://lake/clicks`, or its store if it is open already.
         flush_interval: a batch is stored at the latest so many seconds after the flush before.
         flush_size_bytes: a batch is stored when its entries take so many bytes before compression.
-        max_buffered_calls: calls of one partition that wait to be put into a batch; then `produce` blocks.
-        max_buffered_bytes: memory for entries that are not durable yet, of all partitions together; then `produce`
-            blocks. A call larger than that goes in alone.
-        max_concurrent_uploads: batches of one partition encoded and uploaded at once.
         compression: `zstd` or `none`.
         compression_level: zstd's level.
-        max_backlog_bytes: refuse entries with `Backpressure` while their partition retains more than so many bytes of
-            batches.
+        limits: how much this producer may hold and do at once; None for the defaults of `ProducerLimits`.
         retry_timeout: maximum time in seconds for which an upload, and then the write of a manifest, is retried while
             the store fails. After that its calls fail.
         storage_options: credentials, endpoint and client of the store.
@@ -71,18 +69,16 @@ class TopicProducer(AsyncClosing):
         *,
         flush_interval: float = 0.1,
         flush_size_bytes: int = 64 << 20,
-        max_buffered_calls: int = 1000,
-        max_buffered_bytes: int = 256 << 20,
-        max_concurrent_uploads: int = 4,
         compression: Compression = "zstd",
         compression_level: int = DEFAULT_LEVEL,
-        max_backlog_bytes: int | None = None,
+        limits: ProducerLimits | None = None,
         retry_timeout: float = RETRY_SECONDS,
         storage_options: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
         check_seconds(flush_interval, "flush_interval")
+        limits = check_limits(limits)
         self._clock = clock or SystemClock()
         self._random = random or system_random()
         self._topic = Topic(url, storage_options=storage_options, clock=clock, random=random)
@@ -90,19 +86,17 @@ class TopicProducer(AsyncClosing):
         self._settings: dict[str, Any] = {
             "flush_interval": flush_interval,
             "flush_size_bytes": flush_size_bytes,
-            "max_buffered_calls": max_buffered_calls,
-            "max_buffered_bytes": max_buffered_bytes,
-            "max_concurrent_uploads": max_concurrent_uploads,
             "compression": compression,
             "compression_level": compression_level,
+            "limits": replace(limits, backlog_bytes=None),
             "retry_timeout": retry_timeout,
             "clock": clock,
             "random": random,
         }
         self._flush_interval = flush_interval
         self._flush_size_bytes = flush_size_bytes
-        self._max_buffered_bytes = max_buffered_bytes
-        self._max_backlog_bytes = max_backlog_bytes
+        self._max_buffered_bytes = limits.buffered_bytes
+        self._max_backlog_bytes = limits.backlog_bytes
         self._lock = Lock()
         self._producers: dict[int, Producer] = {}
         self._entering: dict[int, int] = {}
@@ -136,7 +130,7 @@ class TopicProducer(AsyncClosing):
         Raises:
             InvalidInput: these entries can never be stored; nothing was queued.
             Timeout: there was no room in time; the entries are in its `write`.
-            Backpressure: the partition retains more than `max_backlog_bytes`; the entries are in its `write`.
+            Backpressure: the partition retains more than `limits.backlog_bytes`; the entries are in its `write`.
             Closed: this producer was closed.
         """
         check_timeout(timeout)

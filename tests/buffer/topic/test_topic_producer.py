@@ -20,6 +20,7 @@ from forebay.buffer.store.base import Data
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, TopicConsumer, TopicProducer, add_partitions, create_topic, partition_for
 from forebay.buffer.topic.topic import LOOK_SECONDS
+from forebay.buffer.write.limits import ProducerLimits
 from forebay.testing import Fault, FaultyStore, ManualClock
 
 LONG = 10_000.0
@@ -253,7 +254,7 @@ def test_close_tells_what_could_not_be_stored(store: MemoryStore, clock: ManualC
 def full(store: MemoryStore, clock: ManualClock) -> Iterator[tuple[TopicProducer, FaultyStore]]:
     """A producer whose partition 0 holds 900 of 1,000 bytes and cannot get rid of them."""
     faulty = FaultyStore(store, {0: Fault.STALL}, only={"put"})
-    producer = TopicProducer(faulty, flush_interval=LONG, max_buffered_bytes=1000, clock=clock)
+    producer = TopicProducer(faulty, flush_interval=LONG, limits=ProducerLimits(buffered_bytes=1000), clock=clock)
     producer.produce(bytes(900 - 45), key=key_for(0))
     yield producer, faulty
     faulty.release()
@@ -287,7 +288,7 @@ def test_produce_goes_on_when_another_partition_has_stored_its_batch(full: tuple
 
 
 def test_call_larger_than_the_bound_goes_in_alone(store: MemoryStore) -> None:
-    with TopicProducer(store, max_buffered_bytes=100) as producer:
+    with TopicProducer(store, limits=ProducerLimits(buffered_bytes=100)) as producer:
         producer.produce(bytes(1000), key=key_for(0)).result(timeout=10)
         producer.produce(bytes(1000), key=key_for(1)).result(timeout=10)
     assert used(store) == [0, 1]
@@ -295,7 +296,7 @@ def test_call_larger_than_the_bound_goes_in_alone(store: MemoryStore) -> None:
 
 def test_many_threads_never_hold_more_than_the_bound(store: MemoryStore) -> None:
     highest = 0
-    producer = TopicProducer(store, max_buffered_bytes=2000, flush_interval=0.01)
+    producer = TopicProducer(store, limits=ProducerLimits(buffered_bytes=2000), flush_interval=0.01)
 
     def produce(thread: int) -> None:
         nonlocal highest
@@ -314,9 +315,9 @@ def test_many_threads_never_hold_more_than_the_bound(store: MemoryStore) -> None
 
 
 def test_partition_with_too_long_a_backlog_refuses_entries(store: MemoryStore) -> None:
-    with TopicProducer(store, max_backlog_bytes=1) as producer:
+    with TopicProducer(store, limits=ProducerLimits(backlog_bytes=1)) as producer:
         producer.produce(b"x", key=key_for(0)).result(timeout=10)
-    with TopicProducer(store, max_backlog_bytes=1) as producer:
+    with TopicProducer(store, limits=ProducerLimits(backlog_bytes=1)) as producer:
         with pytest.raises(Backpressure, match=r"p-00000.*retains"):
             producer.produce(b"x", key=key_for(0))
         producer.produce(b"x", key=key_for(1)).result(timeout=10)
