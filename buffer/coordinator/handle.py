@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from threading import Condition
     from typing import Self
 
-    from forebay.buffer.coordinator.channel import WriteChannel
     from forebay.buffer.coordinator.record import DeltaRecord
-    from forebay.buffer.coordinator.state import CoordinatorState
+    from forebay.buffer.coordinator.state import ChannelState, CoordinatorState
 
 ResultT = TypeVar("ResultT")
 
@@ -137,7 +136,7 @@ class WriteHandle(Handle[ResultT], msgspec.Struct, eq=False, gc=False):
 
     outcome: Any
     """The write until it is applied, then what apply returned, or the `ApplyFailed`."""
-    channel: WriteChannel[Any, Any]
+    channel: ChannelState
     state: CoordinatorState
     cost: int
     epoch: int | None = None

@@ -167,7 +167,11 @@ class Rig:
         return applied, written, durable
 
     def await_blocked_writer(self) -> None:
-        eventually(lambda: bool(self.coordinator._state.room._waiters))
+        eventually(lambda: self.blocked_writers() > 0)
+
+    def blocked_writers(self) -> int:
+        state = self.coordinator._state
+        return len(state.room._waiters) + len(state.group.room._waiters)
 
 
 def eventually(condition: Callable[[], bool]) -> None:
