@@ -11,7 +11,7 @@ from forebay.buffer.groups import Groups
 from forebay.buffer.inspect.migrate import migrate
 from forebay.buffer.read.fetch import RECORDS_SCHEMA, FetchHandle
 from forebay.buffer.topic import TopicConsumer, TopicProducer, add_partitions, create_topic, describe_topic
-from forebay.buffer.write.limits import ProducerLimits
+from forebay.buffer.write.settings import ProducerLimits
 
 __all__ = [
     "RECORDS_SCHEMA",

@@ -138,6 +138,18 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             self._state.wake_apply()
         return handle
 
+    def run_soon(self, work: Callable[[], None]) -> None:
+        """Run something beside the flushes, on a flush thread.
+
+        Raises:
+            Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
+        """
+        with self._state.lock:
+            refusal = self._state.refusal()
+            if refusal is not None:
+                raise fresh(refusal)
+            self._group.run_soon(work)
+
     def watermark(self, durability: Durability) -> int:
         """The epoch up to which every write has come to this level, or was rejected on the way to it; 0 at first."""
         return self._state.watermarks[durability]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from threading import Condition, RLock, current_thread
@@ -10,7 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 from forebay.buffer.coordinator.threads import ApplyThread, FlushThreads
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from forebay.buffer.base.clock import Clock
+
+_log = logging.getLogger(__name__)
 
 
 class Member(Protocol):
@@ -71,6 +76,23 @@ class CoordinatorGroup:
             self.ended = True
             self.apply_thread.end()
             self.flush_threads.end()
+
+    def run_soon(self, work: Callable[[], None]) -> None:
+        """Run something on a flush thread."""
+
+        def task() -> bool:
+            try:
+                work()
+            except Exception:  # noqa: BLE001 -- logged; the thread has other work
+                _log.exception("work beside the flushes failed")
+            return False
+
+        def hand_over() -> bool:
+            with self.lock:
+                self.flush_threads.add(task)
+            return False
+
+        self.apply_thread.wake(hand_over)
 
     def make_room(self) -> None:
         """Have the coordinator that holds the most flush it: no size or interval may be about to."""

@@ -16,7 +16,7 @@ from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store.base import InDoubt
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import TopicConsumer, TopicProducer, create_topic
-from forebay.buffer.write.limits import ProducerLimits
+from forebay.buffer.write.settings import ProducerLimits
 from forebay.testing import FaultyStore, ManualClock
 
 NEVER = 10_000.0

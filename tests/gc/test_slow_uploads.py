@@ -14,7 +14,7 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.manifest import Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
-from forebay.buffer.write.limits import ProducerLimits
+from forebay.buffer.write.settings import ProducerLimits
 from forebay.gc import Collector
 from forebay.testing import FaultyStore, ManualClock
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.producer import Producer
-from forebay.buffer.write.limits import ProducerLimits
+from forebay.buffer.write.settings import ProducerLimits
 
 
 def usage() -> dict[str, int]:

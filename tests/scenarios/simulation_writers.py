@@ -46,17 +46,11 @@ class Writing(Process):
         )
 
     def open_uploader(self, queue: Queue) -> BatchUploader:
-        return BatchUploader(
-            self.line,
-            queue,
-            data_prefix="data",
-            compression="none",
-            compression_level=3,
-            grace=GRACE,
-            numbered=queue.writer_id.startswith("="),
-            clock=self.line.clock,
-            random=self.random,
-        )
+        numbered = queue.writer_id.startswith("=")
+        return BatchUploader(queue, self.open_storage(), grace=GRACE, numbered=numbered, clock=self.line.clock)
+
+    def open_storage(self) -> BatchStorage:
+        return BatchStorage(self.line, compression="none", clock=self.line.clock, random=self.random)
 
     def upload(self, uploader: BatchUploader, batches: list[FilledBatch]) -> list[Stored]:
         """What became of each batch; a rest between any two, as uploads take their time."""
@@ -170,7 +164,7 @@ class Loading(Writing):
             self.held = hold_uploads(self.line, ttl=TTL, clock=self.line.clock, random=self.random)
         except EXPECTED:
             return
-        storage = BatchStorage(self.line, compression="none", clock=self.line.clock, random=self.random)
+        storage = self.open_storage()
         uploaded, answers = [], []
         for _ in range(self.random.choice((1, 2, 3))):
             value = self.next_value()

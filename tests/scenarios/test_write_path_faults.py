@@ -22,7 +22,7 @@ from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.base import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
-from forebay.buffer.write.limits import ProducerLimits
+from forebay.buffer.write.settings import ProducerLimits
 from forebay.testing import Crash, Fault, FaultyStore, ManualClock
 
 ENTRIES = 30

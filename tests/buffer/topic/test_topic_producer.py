@@ -20,7 +20,7 @@ from forebay.buffer.store.base import Data
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, TopicConsumer, TopicProducer, add_partitions, create_topic, partition_for
 from forebay.buffer.topic.topic import LOOK_SECONDS
-from forebay.buffer.write.limits import ProducerLimits
+from forebay.buffer.write.settings import ProducerLimits
 from forebay.testing import Fault, FaultyStore, ManualClock
 
 LONG = 10_000.0
@@ -265,7 +265,7 @@ def test_bytes_of_all_partitions_count_together(full: tuple[TopicProducer, Fault
     producer, _ = full
     assert producer.buffered_bytes == 900
     producer.try_produce(bytes(10), key=key_for(1))
-    with pytest.raises(Backpressure, match="955 bytes of at most 1000 are held") as refused:
+    with pytest.raises(Backpressure, match="955 of 1000 bytes are held") as refused:
         producer.try_produce(bytes(50), key=key_for(2))
     assert refused.value.write == bytes(50)
 
