@@ -28,7 +28,10 @@ class ProducerLimits:
     A call larger than that goes in alone.
     """
     concurrent_uploads: int = 4
-    """Maximum number of batches that are encoded and uploaded at once, for each partition."""
+    """Maximum number of batches that are encoded and uploaded at once, for each partition.
+
+    All partitions of a topic share 24 threads, or one more than this number, if that is more.
+    """
     backlog_bytes: int | None = None
     """Maximum size of the batches that the buffer retains; then `produce` raises `Backpressure`. None: no limit.
 
