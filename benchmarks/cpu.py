@@ -268,7 +268,7 @@ def _thread_times() -> dict[str, float]:
 
 def _role(name: str) -> str:
     """What a producer's thread does, from its name; others keep theirs."""
-    roles = {"MainThread": "caller", "forebay-apply": "apply", "forebay-flush": "flush", "forebay-commit": "commit"}
+    roles = {"MainThread": "caller", "forebay-apply": "apply", "forebay-flush": "flush"}
     return next((role for begin, role in roles.items() if name.startswith(begin)), name)
 
 

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import zstandard
 
-from forebay import Producer, Timeout, open_store
+from forebay import Producer, ProducerLimits, Timeout, open_store
 from forebay.buffer.format.batch import make_compressor, raw_size
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.read.fetch import FetchHandle
@@ -133,7 +133,7 @@ class _Ideal:
 def _produce(place: Place, calls: Sequence[Entries], threads: int) -> int:
     """Make all calls durable, and return how many batches that took."""
     store = place.open(f"run-{next(_numbers)}")
-    with Producer(store, max_concurrent_uploads=_UPLOADS) as producer:
+    with Producer(store, limits=ProducerLimits(concurrent_uploads=_UPLOADS)) as producer:
 
         def feed(share: Sequence[Entries]) -> None:
             for call in share:
@@ -331,7 +331,7 @@ def hold(told: str) -> None:
     calls = _endless_calls(given["form"], given["data"])
     next(calls)
     before, held = _peak_memory(), 0
-    producer = Producer(store, max_buffered_bytes=_BOUND)
+    producer = Producer(store, limits=ProducerLimits(buffered_bytes=_BOUND))
     until = time.perf_counter() + _HOLD_SECONDS
     with suppress(Timeout):
         while time.perf_counter() < until:

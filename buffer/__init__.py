@@ -14,6 +14,7 @@ from forebay.buffer.inspect.describe import describe_topic
 from forebay.buffer.inspect.migrate import migrate
 from forebay.buffer.read.fetch import RECORDS_SCHEMA, FetchHandle
 from forebay.buffer.topic import TopicConsumer, TopicProducer, add_partitions, create_topic
+from forebay.buffer.write.settings import ProducerLimits
 
 __all__ = [
     "RECORDS_SCHEMA",
@@ -21,6 +22,7 @@ __all__ = [
     "DecodedBatch",
     "FetchHandle",
     "Groups",
+    "ProducerLimits",
     "TopicConsumer",
     "TopicProducer",
     "add_partitions",

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from forebay.buffer.producer import Producer
     from forebay.buffer.read.fetch import Batch
     from forebay.buffer.store import open_store
+    from forebay.buffer.write.settings import ProducerLimits
 
 __all__ = [
     "Backpressure",
@@ -57,6 +58,7 @@ __all__ = [
     "NotFound",
     "NotReady",
     "Producer",
+    "ProducerLimits",
     "StoreError",
     "Timeout",
     "Trimmed",
@@ -74,6 +76,7 @@ _HOMES = {
     "Durability": "buffer.coordinator",
     "Metadata": "buffer.format.model",
     "Producer": "buffer.producer",
+    "ProducerLimits": "buffer.write.settings",
     "hold": "buffer.holds",
     "open_store": "buffer.store",
 }

@@ -36,9 +36,6 @@ LAYERS = [
 EXCEPTIONS = {
     "forebay.buffer.consumer": {"forebay.gc"},
     "forebay.buffer.holds": {"forebay.buffer.topic.holds", "forebay.buffer.topic.topic"},
-    "forebay.buffer.coordinator.channel": {"forebay.buffer.coordinator.handle", "forebay.buffer.coordinator.state"},
-    "forebay.buffer.coordinator.handle": {"forebay.buffer.coordinator.record", "forebay.buffer.coordinator.state"},
-    "forebay.buffer.coordinator.view": {"forebay.buffer.coordinator.state"},
 }
 """Imports from a folder further down in the list, or in a circle, by module. RFC 0002 gives the reasons."""
 

@@ -25,6 +25,7 @@ def test_public_names_are_these_and_no_others() -> None:
         "NotFound",
         "NotReady",
         "Producer",
+        "ProducerLimits",
         "StoreError",
         "Timeout",
         "Trimmed",

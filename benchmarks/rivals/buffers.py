@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from forebay import Consumer, Producer, open_store
+from forebay import Consumer, Producer, ProducerLimits, open_store
 from rivals.rival import INTERVAL, THREADS, Rival
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Forebay(Rival):
             self._producer.close()
 
     def _open(self, **settings: Any) -> Producer:
-        return Producer(self._store, max_concurrent_uploads=THREADS, **settings)
+        return Producer(self._store, limits=ProducerLimits(concurrent_uploads=THREADS), **settings)
 
     def read(self) -> int:
         total = 0

@@ -10,12 +10,14 @@ from forebay.buffer.coordinator.config import CoordinatorConfig
 from forebay.buffer.coordinator.coordinator import WriteCoordinator
 from forebay.buffer.coordinator.delta import Delta, Durability, Flusher, Stamped
 from forebay.buffer.coordinator.errors import ApplyFailed, DeltaRejected, FlushFailed, MessagesLost
+from forebay.buffer.coordinator.group import CoordinatorGroup
 from forebay.buffer.coordinator.handle import FlushHandle, WriteHandle
 from forebay.buffer.coordinator.view import View, ViewSubscription
 
 __all__ = [
     "ApplyFailed",
     "CoordinatorConfig",
+    "CoordinatorGroup",
     "Delta",
     "DeltaRejected",
     "Durability",

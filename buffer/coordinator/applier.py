@@ -12,9 +12,10 @@ from forebay.buffer.coordinator.record import DeltaRecord
 
 if TYPE_CHECKING:
     from forebay.buffer.coordinator.delta import Delta
-    from forebay.buffer.coordinator.handle import Handle
     from forebay.buffer.coordinator.pipeline import FlushPipeline
+    from forebay.buffer.coordinator.record import Waitable
     from forebay.buffer.coordinator.state import CoordinatorState
+    from forebay.buffer.coordinator.view import ViewBoard
 
 WriteT = TypeVar("WriteT")
 ResultT = TypeVar("ResultT")
@@ -32,60 +33,75 @@ class Applier(Generic[WriteT, ResultT, FrozenT, ReaderT]):
         self,
         state: CoordinatorState,
         delta: Delta[WriteT, ResultT, FrozenT, ReaderT],
+        board: ViewBoard[ReaderT, Any],
         pipeline: FlushPipeline[FrozenT, Any],
     ) -> None:
         self._state = state
         self._delta = delta
+        self._board = board
         self._pipeline = pipeline
         self._interval = state.config.flush_interval
         self._flush_size = math.inf if state.config.flush_size is None else state.config.flush_size
-        self._taken: list[Handle[Any]] = []
+        self._taken: list[Waitable] = []
         self._taken_at = 0
         self._next_epoch = 1
         self._first_epoch = 1
         self._full = False
         self._commanded = False
-        self._ticks_from = 0.0
+        self._ticks_from = state.clock.monotonic()
         self._deadline: float | None = None
 
-    def run(self) -> None:
-        """Apply and freeze until the stop; what goes wrong here stops the coordinator."""
+    def begin(self) -> None:
+        """Count the flush interval from now on; called with the lock held."""
+        self._ticks_from = self._state.clock.monotonic()
+        self._state.apply_task = self._run
+        self._state.group.apply_thread.wake(self._run)
+
+    def _run(self) -> bool:
+        """Apply some writes or freeze the delta; what goes wrong here stops the coordinator."""
         state = self._state
-        self._ticks_from = state.clock.monotonic()
         try:
-            while (batch := self._next_step()) is not None:
-                if batch:
-                    self._apply(batch)
-                else:
-                    self._freeze()
-                del batch
-                state.deliver()
+            batch = self._next_step()
+            if batch:
+                self._apply(batch)
+            elif batch is not None:
+                self._freeze()
+            state.deliver()
         except BaseException as error:  # noqa: BLE001 -- whatever it is, those who wait must hear of it
             state.fail(error)
-        finally:
             with state.lock:
                 state.applying = False
                 state.moved.notify_all()
+                self._taken = []
+            return False
+        return batch is not None
 
-    def _next_step(self) -> list[Handle[Any]] | None:
-        """Wait for something to do: what to apply, an empty list to freeze, or None to leave."""
+    def _next_step(self) -> list[Waitable] | None:
+        """What to apply next, an empty list to freeze, or None if there is nothing to do."""
         state = self._state
         with state.lock:
-            while state.failure is None:
-                if self._freeze_due():
-                    return []
-                # A full delta that cannot be frozen yet takes no more: from here the queues fill up.
-                if not self._full and (batch := self._take()):
-                    state.applying = True
-                    return batch
-                unfrozen = self._next_epoch > self._first_epoch
-                if state.stopping and not unfrozen and not state.pending and not self._taken:
-                    self._pipeline.close()
-                    return None
-                state.idle = True
-                state.clock.wait_until(state.work, self._deadline if self._pipeline.has_room else None)
-                state.idle = False
-        return None
+            if state.over() is not None:
+                self._taken = []
+                self._wake_at(None)
+                return None
+            if state.room_wanted:
+                self._pipeline.flush_storage_when_due()
+            if self._freeze_due():
+                return []
+            # A full delta that cannot be frozen yet takes no more: from here the queues fill up.
+            if not self._full and (batch := self._take()):
+                state.applying = True
+                return batch
+            unfrozen = self._next_epoch > self._first_epoch
+            if state.stopping and not unfrozen and not state.pending and not self._taken:
+                self._pipeline.close()
+                return None
+            state.idle = True
+            self._wake_at(self._deadline if self._pipeline.has_room else None)
+            return None
+
+    def _wake_at(self, moment: float | None) -> None:
+        self._state.group.apply_thread.wake_at(self._state.apply_task, moment)
 
     def _freeze_due(self) -> bool:
         if self._next_epoch == self._first_epoch or not self._pipeline.has_room:
@@ -96,7 +112,7 @@ class Applier(Generic[WriteT, ResultT, FrozenT, ReaderT]):
             return True
         return self._state.room_wanted and self._pipeline.idle
 
-    def _take(self) -> list[Handle[Any]]:
+    def _take(self) -> list[Waitable]:
         """The next writes and commands to look at; they count as done when `_taken_at` moves past them."""
         state = self._state
         if state.newly_paused:
@@ -111,7 +127,7 @@ class Applier(Generic[WriteT, ResultT, FrozenT, ReaderT]):
             return self._taken
         return self._taken[self._taken_at : self._taken_at + _MOST_AT_ONCE]
 
-    def _apply(self, batch: list[Handle[Any]]) -> None:
+    def _apply(self, batch: list[Waitable]) -> None:
         """Apply writes up to the first reason to stop: a command, a full delta, a pause or a failure."""
         state = self._state
         record = state.current
@@ -146,7 +162,7 @@ class Applier(Generic[WriteT, ResultT, FrozenT, ReaderT]):
             state.batches += 1
             state.moved.notify_all()
 
-    def _publish(self, batch: list[Handle[Any]], count: int, epoch: int, cost: int, failed_cost: int) -> None:
+    def _publish(self, batch: list[Waitable], count: int, epoch: int, cost: int, failed_cost: int) -> None:
         state = self._state
         if count:
             if self._deadline is None and self._interval is not None:
@@ -161,6 +177,8 @@ class Applier(Generic[WriteT, ResultT, FrozenT, ReaderT]):
             self._command(following)
             count += 1
         self._taken_at += count
+        if self._taken_at >= len(self._taken):
+            self._taken, self._taken_at = [], 0  # a handle must not be kept: see `handle`
         state.handles_applied(batch[:count])
 
     def _next_tick(self, interval: float) -> float:
@@ -198,7 +216,7 @@ class Applier(Generic[WriteT, ResultT, FrozenT, ReaderT]):
             record.epochs = epochs
             # With every write refused the delta is as it was: it goes on, and only the epochs pass.
             if record.keeps:
-                state.board.delta_frozen(epochs, reader)
+                self._board.delta_frozen(epochs, reader)
             state.current = DeltaRecord(self._next_epoch)
             self._first_epoch = self._next_epoch
             self._full = False
@@ -208,9 +226,9 @@ class Applier(Generic[WriteT, ResultT, FrozenT, ReaderT]):
             self._pipeline.submit(record)
 
 
-def _park(handles: list[Handle[Any]]) -> list[Handle[Any]]:
+def _park(handles: list[Waitable]) -> list[Waitable]:
     """Put the writes of paused channels aside; returns the rest."""
-    going: list[Handle[Any]] = []
+    going: list[Waitable] = []
     for handle in handles:
         if isinstance(handle, WriteHandle) and handle.channel.paused:
             handle.state.parked.setdefault(handle.channel, []).append(handle)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from threading import Thread, current_thread
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from forebay.buffer.base.checks import check_timeout
@@ -13,10 +11,11 @@ from forebay.buffer.coordinator.applier import Applier
 from forebay.buffer.coordinator.channel import WriteChannel
 from forebay.buffer.coordinator.config import CoordinatorConfig
 from forebay.buffer.coordinator.errors import fresh
+from forebay.buffer.coordinator.group import CoordinatorGroup
 from forebay.buffer.coordinator.handle import FlushHandle
 from forebay.buffer.coordinator.pipeline import FlushPipeline
 from forebay.buffer.coordinator.state import CoordinatorState
-from forebay.buffer.coordinator.view import View, ViewBoard, ViewSubscription
+from forebay.buffer.coordinator.view import ViewBoard, ViewSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.coordinator.delta import Delta, Durability, Flusher
+    from forebay.buffer.coordinator.view import View
 
 WriteT = TypeVar("WriteT")
 ResultT = TypeVar("ResultT")
@@ -48,6 +48,7 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
         channels: Iterable[str] = ("default",),
         snapshot: ReceiptT | None = None,
         storage_pace: Callable[[], float] = lambda: 0.0,
+        group: CoordinatorGroup | None = None,
         clock: Clock | None = None,
         name: str = "coordinator",
     ) -> None:
@@ -62,27 +63,27 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             storage_pace: Asked after each storage flush how many seconds to leave from its beginning to that of the
                 next one, which then takes all that is written meanwhile. One that was commanded never waits, nor does
                 one that makes room or the last one of a stop.
-            clock: Where time comes from.
+            group: The coordinators to share threads, lock and bound on cost with: the group's bound counts, not
+                `max_cost`. None for threads of its own.
+            clock: Where time comes from, unless there is a group, which has a clock.
             name: What error messages and threads call it.
         """
         self._config = config or CoordinatorConfig()
-        self._board: ViewBoard[ReaderT, ReceiptT] = ViewBoard(View(current=delta.reader(), snapshot=snapshot))
-        self._state = CoordinatorState(name, self._config, clock or SystemClock(), self._board)
+        self._group = group or CoordinatorGroup(
+            flush_threads=self._config.max_concurrent_flushes + 1,  # one is left for storage
+            max_cost=self._config.max_cost,
+            clock=clock or SystemClock(),
+            name=name,
+        )
+        self._board: ViewBoard[ReaderT, ReceiptT] = ViewBoard(delta.reader(), snapshot)
+        self._state = CoordinatorState(name, self._config, self._group)
         self._channels: dict[str, WriteChannel[WriteT, ResultT]] = {
             channel: WriteChannel(channel, self._state) for channel in channels
         }
         if not self._channels:
             raise InvalidInput(f"{name}: at least one channel is needed")
-        pipeline = FlushPipeline(self._state, flusher, storage_pace)
-        apply = Thread(target=Applier(self._state, delta, pipeline).run, name=f"forebay-apply-{name}", daemon=True)
-        commit = Thread(target=pipeline.commit_groups, name=f"forebay-commit-{name}", daemon=True)
-        writers = [
-            Thread(target=pipeline.write_deltas, name=f"forebay-flush-{name}-{number}", daemon=True)
-            for number in range(self._config.max_concurrent_flushes)
-        ]
-        for opened in self._channels.values():
-            opened.apply_thread = apply
-        self._threads = [apply, commit, *writers]
+        pipeline = FlushPipeline(self._state, flusher, self._board, storage_pace)
+        self._applier = Applier(self._state, delta, self._board, pipeline)
         self._started = False
         self._last_flush: FlushHandle | None = None
         self._told = False
@@ -101,9 +102,8 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
 
     def _start(self) -> None:
         if not self._started:
-            for thread in self._threads:
-                with suppress(RuntimeError):  # it was started before an interrupt ended an earlier call
-                    thread.start()
+            self._group.begin()
+            self._applier.begin()
             self._started = True
 
     def channel(self, name: str = "default") -> WriteChannel[WriteT, ResultT]:
@@ -138,6 +138,18 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             self._state.wake_apply()
         return handle
 
+    def run_soon(self, work: Callable[[], None]) -> None:
+        """Run something beside the flushes, on a flush thread.
+
+        Raises:
+            Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
+        """
+        with self._state.lock:
+            refusal = self._state.refusal()
+            if refusal is not None:
+                raise fresh(refusal)
+            self._group.run_soon(work)
+
     def watermark(self, durability: Durability) -> int:
         """The epoch up to which every write has come to this level, or was rejected on the way to it; 0 at first."""
         return self._state.watermarks[durability]
@@ -166,7 +178,8 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
     @property
     def view(self) -> View[ReaderT, ReceiptT]:
         """Where every write is now. What a watermark covers is in the view that is read after it."""
-        return self._board.view
+        with self._state.lock:
+            return self._board.view()
 
     def subscribe(self) -> ViewSubscription[ReaderT, ReceiptT]:
         """Every view from now on: two for each flush, when a delta is frozen and when its flush is over."""
@@ -196,7 +209,7 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
         deadline = None if timeout is None else state.clock.monotonic() + timeout
         with state.lock:
             self._begin_stop()
-            if current_thread() in self._threads:
+            if self._group.runs_here():
                 return
             while not state.ended and state.failure is None:
                 if deadline is not None and state.clock.monotonic() >= deadline:
@@ -206,9 +219,8 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             if problem is False and self._last_flush is not None:
                 problem = self._last_flush.standing(self._last_flush.final_level)
         # After a failure a thread may be stuck in the flusher for as long as the store pleases.
-        if state.failure is None and self._started:
-            for thread in self._threads:
-                thread.join()
+        if state.failure is None and self._group.ended:
+            self._group.join_threads()
         if isinstance(problem, BaseException):
             error = fresh(problem)
             with state.lock:
@@ -233,6 +245,7 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             state.pending.append(self._last_flush)
         # Every call does this: an interrupt may have ended the first one before it did.
         state.room.notify_all()
+        self._group.room.notify_all()
         self._start()
         state.wake_apply()
 

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from threading import Condition
     from typing import Self
 
-    from forebay.buffer.coordinator.channel import WriteChannel
     from forebay.buffer.coordinator.record import DeltaRecord
-    from forebay.buffer.coordinator.state import CoordinatorState
+    from forebay.buffer.coordinator.state import ChannelState, CoordinatorState
 
 ResultT = TypeVar("ResultT")
 
@@ -112,7 +111,8 @@ class Handle(Generic[ResultT]):  # no ABC: a struct has a metaclass of its own
     def add_done_callback(self, callback: Callable[[Self], object], *, durability: Durability | None = None) -> None:
         """Call `callback(handle)` once the level is reached or never will be: at once if that is known already.
 
-        It is called from one of the coordinator's threads, so it should be quick; its errors are logged.
+        It is called from one of the coordinator's threads, which coordinators of a group share. So it should be quick,
+        and must not wait for another handle; its errors are logged.
         """
         level = durability or self.final_level
         with self.state.lock:
@@ -137,7 +137,7 @@ class WriteHandle(Handle[ResultT], msgspec.Struct, eq=False, gc=False):
 
     outcome: Any
     """The write until it is applied, then what apply returned, or the `ApplyFailed`."""
-    channel: WriteChannel[Any, Any]
+    channel: ChannelState
     state: CoordinatorState
     cost: int
     epoch: int | None = None

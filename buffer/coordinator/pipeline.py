@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from forebay.buffer.base.errors import ForebayError
 from forebay.buffer.coordinator.delta import Durability, Stamped
@@ -15,19 +15,25 @@ if TYPE_CHECKING:
     from forebay.buffer.coordinator.delta import Flusher
     from forebay.buffer.coordinator.record import DeltaRecord
     from forebay.buffer.coordinator.state import CoordinatorState
+    from forebay.buffer.coordinator.view import ViewBoard
 
 FrozenT = TypeVar("FrozenT")
 ReceiptT = TypeVar("ReceiptT")
 
 
 class FlushPipeline(Generic[FrozenT, ReceiptT]):
-    """Takes frozen deltas in order from the apply thread; `write_deltas` and `commit_groups` run on its own threads."""
+    """Takes frozen deltas in order from the apply thread, and has the flush threads write them and flush storage."""
 
     def __init__(
-        self, state: CoordinatorState, flusher: Flusher[FrozenT, ReceiptT], storage_pace: Callable[[], float]
+        self,
+        state: CoordinatorState,
+        flusher: Flusher[FrozenT, ReceiptT],
+        board: ViewBoard[Any, ReceiptT],
+        storage_pace: Callable[[], float],
     ) -> None:
         self._state = state
         self._flusher = flusher
+        self._board = board
         self._storage_pace = storage_pace
         self._capacity = state.config.max_concurrent_flushes
         self._durable_flushes = state.config.durable_flushes
@@ -37,15 +43,18 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         """Frozen, and the written watermark has not passed them."""
         self._written: deque[DeltaRecord] = deque()
         """The written watermark has passed them, and no storage flush has taken them yet."""
+        self._writing = 0
+        """Flush threads that write deltas, or were asked to."""
         self._storage_due = False
         self._storage_not_before = 0.0
         self._commanded = False
         self._committing = False
+        """Whether a flush thread flushes storage, or was asked to: one at a time."""
         self._last = False
 
     @property
     def has_room(self) -> bool:
-        """Whether another delta may be frozen; the lock is held, as in all but the two thread bodies."""
+        """Whether another delta may be frozen; the lock is held, as in all but the tasks."""
         return len(self._uploads) < self._capacity
 
     @property
@@ -64,62 +73,81 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         self._unwritten.append(record)
         if record.keeps:
             self._uploads.append(record)
-            self._state.uploads_ready.notify()
+            if self._writing < self._capacity:
+                self._writing += 1
+                self._state.group.flush_threads.add(self._write_delta)
         else:
             record.flushed = True
             self._pass_written()
 
     def close(self) -> None:
-        """Let the threads leave once all is flushed: no delta comes after this."""
+        """End the coordinator once all is flushed: no delta comes after this."""
         self._last = True
-        self._state.uploads_ready.notify_all()
-        self._state.commit_ready.notify_all()
+        self._pass_durable()
 
-    def write_deltas(self) -> None:
-        """Write deltas until there are no more; several threads do this."""
-        self._run(self._write_deltas)
+    def flush_storage_when_due(self) -> None:
+        """Have a flush thread flush storage, now or when the pace allows it, if there is a reason to."""
+        state = self._state
+        if not self._storage_due or self._committing:
+            return
+        if self._hurries or state.clock.monotonic() >= self._storage_not_before:
+            self._committing = True
+            state.group.flush_threads.add(self._commit_group, first=True)
+        else:
+            state.group.apply_thread.wake_at(self._pace_is_over, self._storage_not_before)
 
-    def commit_groups(self) -> None:
-        """Flush storage for everything written so far, and repeat until nothing is left. One thread does this."""
-        self._run(self._commit_groups)
+    # Tasks: the first one runs on the apply thread, the others on flush threads.
 
-    def _run(self, work: Callable[[], None]) -> None:
+    def _pace_is_over(self) -> bool:
+        with self._state.lock:
+            if self._state.failure is None:
+                self.flush_storage_when_due()
+        return False
+
+    def _write_delta(self) -> bool:
+        return self._run(self._write_next_delta)
+
+    def _commit_group(self) -> bool:
+        return self._run(self._commit_next_group)
+
+    def _run(self, work: Callable[[], bool]) -> bool:
         try:
-            work()
+            more = work()
+            self._state.deliver()
         except BaseException as fatal:  # noqa: BLE001 -- whatever it is, those who wait must hear of it
             self._state.fail(fatal)  # guard: report what ended a coordinator thread
+            return False
+        return more
 
-    def _write_deltas(self) -> None:
+    def _write_next_delta(self) -> bool:
         state = self._state
-        while (record := self._next_upload()) is not None:
+        record = self._next_upload()
+        if record is None:
+            return False
+        try:
+            frozen, record.frozen = record.frozen, None
             try:
-                frozen, record.frozen = record.frozen, None
-                try:
-                    receipt: ReceiptT | None = self._flusher.flush_delta(frozen, record.epochs)
-                finally:
-                    del frozen  # an idle thread must not hold on to a delta
-                error: Exception | None = None
-            except DeltaRejected as rejection:
-                receipt, error = None, rejection
-            with state.lock:
-                if state.failure is not None:
-                    return
-                record.receipt = receipt
-                record.flushed = True
-                if error is not None:
-                    self._reject(record, error, Durability.WRITTEN)
-                self._pass_written()
-            del receipt, record, error
-            state.deliver()
+                receipt: ReceiptT | None = self._flusher.flush_delta(frozen, record.epochs)
+            finally:
+                del frozen  # what is written must not stay in memory until storage is flushed
+            error: Exception | None = None
+        except DeltaRejected as rejection:
+            receipt, error = None, rejection
+        with state.lock:
+            if state.failure is not None:
+                return False
+            record.receipt = receipt
+            record.flushed = True
+            if error is not None:
+                self._reject(record, error, Durability.WRITTEN)
+            self._pass_written()
+        return True
 
     def _next_upload(self) -> DeltaRecord | None:
         state = self._state
         with state.lock:
-            while not self._uploads:
-                if self._last or state.failure is not None:
-                    return None
-                state.clock.wait_until(state.uploads_ready, None)
-            if state.failure is not None:
+            if not self._uploads or state.failure is not None:
+                self._writing -= 1
                 return None
             state.wake_apply()
             return self._uploads.popleft()
@@ -136,14 +164,13 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         self._state.settle(record)
 
     def _pass_written(self) -> None:
-        state = self._state
         while self._unwritten and self._unwritten[0].flushed:
             record = self._unwritten.popleft()
             # The view comes before the watermark: who sees the watermark move finds the delta in the view.
             if record.keeps and record.error is None:
-                state.board.delta_written(record.receipt)
+                self._board.delta_written(record.receipt)
             elif record.keeps:
-                state.board.delta_rejected()
+                self._board.delta_rejected()
             self._pass(record, Durability.WRITTEN)
             if not self._durable_flushes:
                 self._release_cost(record)
@@ -154,13 +181,14 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         self._pass_durable()
 
     def _pass_durable(self) -> None:
-        """Pass over what storage need not hear of, and start a storage flush if there is a reason to."""
+        """Pass over what storage need not hear of, start a storage flush if there is a reason to, or end it all."""
         while self._written and not self._committing and not self._written[0].needs_storage:
             self._pass(self._written.popleft(), Durability.DURABLE)
-        if self._storage_due or self._last:
-            self._state.commit_ready.notify_all()
+        self.flush_storage_when_due()
         if self._state.room_wanted:
             self._state.wake_apply()
+        if self._last and not self._storage_due and not self._committing and not self._unwritten:
+            self._state.end()
 
     def _pass(self, record: DeltaRecord, level: Durability) -> None:
         state = self._state
@@ -177,48 +205,37 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         cost, record.cost = record.cost, 0
         self._state.release_cost(cost)
 
-    def _commit_groups(self) -> None:
+    def _commit_next_group(self) -> bool:
         state = self._state
-        while (group := self._next_group()) is not None:
-            receipts: list[Stamped[ReceiptT]] = [
-                Stamped(record.epochs, record.receipt) for record in group if record.keeps and record.error is None
-            ]
-            began = state.clock.monotonic()
-            try:
-                rejected: Mapping[range, Exception] = self._flusher.flush_storage(receipts)
-            except DeltaRejected as rejection:
-                # guard: reject every delta of the group
-                rejected = dict.fromkeys((receipt.epochs for receipt in receipts), rejection)
-            strangers = rejected.keys() - {receipt.epochs for receipt in receipts}
-            if strangers:
-                raise ForebayError(f"{state.name}: flush_storage rejected deltas it was not given: {strangers}")
-            with state.lock:
-                if state.failure is not None:
-                    return
-                self._committing = False
-                self._storage_not_before = began + self._storage_pace()
-                for record in group:
-                    error = rejected.get(record.epochs) if record.keeps and record.error is None else None
-                    if error is not None:
-                        self._reject(record, error, Durability.DURABLE)
-                    self._pass(record, Durability.DURABLE)
-                self._pass_durable()
-            del group, receipts, rejected
-            state.deliver()
-
-    def _next_group(self) -> list[DeltaRecord] | None:
-        state = self._state
+        group = self._next_group()
+        receipts: list[Stamped[ReceiptT]] = [
+            Stamped(record.epochs, record.receipt) for record in group if record.keeps and record.error is None
+        ]
+        began = state.clock.monotonic()
+        try:
+            rejected: Mapping[range, Exception] = self._flusher.flush_storage(receipts)
+        except DeltaRejected as rejection:
+            # guard: reject every delta of the group
+            rejected = dict.fromkeys((receipt.epochs for receipt in receipts), rejection)
+        strangers = rejected.keys() - {receipt.epochs for receipt in receipts}
+        if strangers:
+            raise ForebayError(f"{state.name}: flush_storage rejected deltas it was not given: {strangers}")
         with state.lock:
-            while state.failure is None:
-                if self._storage_due and (self._hurries or state.clock.monotonic() >= self._storage_not_before):
-                    self._committing = True
-                    self._storage_due = self._commanded = False
-                    group = list(self._written)
-                    self._written.clear()
-                    return group
-                if self._last and not self._storage_due and not self._unwritten:
-                    state.end()
-                    break
-                state.clock.wait_until(state.commit_ready, self._storage_not_before if self._storage_due else None)
-        state.deliver()
-        return None
+            if state.failure is not None:
+                return False
+            self._committing = False
+            self._storage_not_before = began + self._storage_pace()
+            for record in group:
+                error = rejected.get(record.epochs) if record.keeps and record.error is None else None
+                if error is not None:
+                    self._reject(record, error, Durability.DURABLE)
+                self._pass(record, Durability.DURABLE)
+            self._pass_durable()
+        return False
+
+    def _next_group(self) -> list[DeltaRecord]:
+        with self._state.lock:
+            self._storage_due = self._commanded = False
+            group = list(self._written)
+            self._written.clear()
+            return group

@@ -1,22 +1,30 @@
-"""The shared fate of the writes of one delta, which all their handles look at."""
+"""The shared fate of the writes of one delta, which all their handles look at, and who waits for it."""
 
 from __future__ import annotations
 
 from threading import Condition
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from threading import RLock
 
-    from forebay.buffer.coordinator.handle import Handle
+
+class Waitable(Protocol):
+    """What was accepted and can be waited for: a write or a flush. Callers know it as a `Handle`."""
+
+    epoch: int | None
+    record: DeltaRecord | None
+
+    def standing(self, level: int) -> BaseException | bool:
+        """True once `level` is reached, the error if it never will be, else False: certain only under the lock."""
 
 
 class Watcher(NamedTuple):
     """Someone to tell when a handle reaches a level or fails."""
 
     level: int
-    handle: Handle[Any]
+    handle: Waitable
     callback: Callable[[Any], object]
 
 

@@ -1,10 +1,9 @@
-"""What the coordinator's parts share: one lock, the queue, the watermarks, and who waits for them."""
+"""What the parts of one coordinator share: the queue, the watermarks, and who waits for them."""
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from threading import Condition, RLock
+from threading import Condition
 from typing import TYPE_CHECKING, Any
 
 from forebay.buffer.base.errors import Closed
@@ -16,37 +15,49 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from forebay.buffer.base.clock import Clock
-    from forebay.buffer.coordinator.channel import WriteChannel
     from forebay.buffer.coordinator.config import CoordinatorConfig
-    from forebay.buffer.coordinator.handle import Handle
-    from forebay.buffer.coordinator.view import ViewBoard
+    from forebay.buffer.coordinator.group import CoordinatorGroup
+    from forebay.buffer.coordinator.record import Waitable
+    from forebay.buffer.coordinator.threads import Task
 
 _log = logging.getLogger(__name__)
+
+
+class ChannelState:
+    """What the apply thread knows of a channel."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.accepted = 0
+        """Writes that entered, those waiting for the cost bound included; changed under the lock."""
+        self.applied = 0
+        """Writes that left the queue; changed by the apply thread alone, without the lock."""
+        self.paused = False
 
 
 class CoordinatorState:
     """The state of one coordinator. Hold `lock` to change anything, or to find that something has not happened yet."""
 
-    def __init__(self, name: str, config: CoordinatorConfig, clock: Clock, board: ViewBoard[Any, Any]) -> None:
+    def __init__(self, name: str, config: CoordinatorConfig, group: CoordinatorGroup) -> None:
         self.name = name
         self.config = config
-        self.clock = clock
-        self.board = board
-        self.lock = RLock()  # which knows its owner: see `wait_on`
-        self.work = Condition(self.lock)
-        """The apply thread sleeps here; `idle` says that it does, so that most writes need not notify it."""
+        self.group = group
+        self.clock = group.clock
+        self.lock = group.lock
+        self.apply_task: Task = lambda: False
+        """Looks for something to apply or to freeze; runs on the apply thread, when it was woken."""
         self.idle = False
+        """Whether the task found nothing to do, and has to be woken: most writes need not."""
         self.room = Condition(self.lock)
-        """Writers wait here for their channel's capacity or for the cost bound."""
+        """Writers wait here for their channel's capacity."""
         self.moved = Condition(self.lock)
         """Notifies threads that wait for a write to be applied, for a watermark, for a pause, or for the end."""
-        self.uploads_ready = Condition(self.lock)
-        self.commit_ready = Condition(self.lock)
+        self.view_changed = Condition(self.lock)
+        """Subscribers wait here for the next view."""
 
-        self.pending: list[Handle[Any]] = []
+        self.pending: list[Waitable] = []
         """Writes and flush commands in the order of their arrival."""
-        self.parked: dict[WriteChannel[Any, Any], list[Handle[Any]]] = {}
+        self.parked: dict[ChannelState, list[Waitable]] = {}
         """Writes that came up while their channel was paused."""
         self.paused = 0
         self.newly_paused = False
@@ -57,9 +68,9 @@ class CoordinatorState:
         self.interrupt = False
         """Asks the apply thread to look again before it applies one more write."""
         self.held_cost = 0
-        self.cost_line: deque[object] = deque()
-        """Writers waiting for the cost bound, first come first served: a big write is not starved by small ones."""
+        """This coordinator's part of the group's `held_cost`."""
         self.room_wanted = False
+        """Whether the group asks for the cost that is held here."""
 
         self.watermarks = [0, 0, 0, 0]
         """Indexed by `Durability`."""
@@ -69,8 +80,9 @@ class CoordinatorState:
         self.stopping = False
         self.ended = False
         self.failure: BaseException | None = None
-        self._unapplied_watchers: dict[Handle[Any], list[Watcher]] = {}
+        self._unapplied_watchers: dict[Waitable, list[Watcher]] = {}
         self._outbox: list[Watcher] = []
+        group.join(self)
 
     def over(self) -> BaseException | None:
         """Why nothing more will happen, or None as long as something may."""
@@ -85,20 +97,25 @@ class CoordinatorState:
         return self.failure
 
     def wake_apply(self) -> None:
-        """Let the apply thread look again, if it sleeps."""
+        """Let the apply thread look again, if it found nothing to do."""
         if self.idle:
-            # In this order: after an interrupt in between, the next one to come notifies it again. And all: an
-            # interrupted notify() may leave a waiter behind that nobody waits by, and the next one would choose that.
-            self.work.notify_all()
+            # In this order: after an interrupt in between, the next one to come wakes it again.
+            self.group.apply_thread.wake(self.apply_task)
             self.idle = False
 
     def release_cost(self, cost: int) -> None:
         """Make room under the cost bound."""
         if cost:
             self.held_cost -= cost
+            self.group.held_cost -= cost
             # Those still without room ask again.
             self.room_wanted = False
-            self.room.notify_all()
+            self.group.room.notify_all()
+
+    def make_room(self) -> None:
+        """Flush soon what is held."""
+        self.room_wanted = True
+        self.wake_apply()
 
     def watch(self, watcher: Watcher) -> None:
         """Remember whom to tell; the handle has not come to the watcher's level yet."""
@@ -109,7 +126,7 @@ class CoordinatorState:
         elif handle.record is not None:
             handle.record.watchers.append(watcher)
 
-    def handles_applied(self, handles: list[Handle[Any]]) -> None:
+    def handles_applied(self, handles: list[Waitable]) -> None:
         """Tell, or move to their deltas, the watchers of handles that were just applied."""
         self.moved.notify_all()
         watchers = self._unapplied_watchers
@@ -142,14 +159,14 @@ class CoordinatorState:
         self.deliver()
 
     def end(self) -> None:
-        """Record that everything is flushed and all threads are leaving. Called with the lock held."""
+        """Record that everything is flushed. Called with the lock held."""
         self.ended = True
         self._tell_all()
 
     def _tell_all(self) -> None:
         self.interrupt = True
-        self.idle = False
-        for condition in (self.work, self.room, self.moved, self.uploads_ready, self.commit_ready):
+        self.wake_apply()  # to let go of what it took
+        for condition in (self.room, self.moved, self.view_changed):
             condition.notify_all()
         for record in (*self.unsettled, self.current):
             self.settle(record)
@@ -159,7 +176,8 @@ class CoordinatorState:
         self.pending.clear()
         self.parked.clear()  # guard: release waiting writes when the coordinator fails
         self.unsettled.clear()
-        self.board.wake_all()
+        self.release_cost(self.held_cost)
+        self.group.leave(self)
 
     def deliver(self) -> None:
         """Call the watchers whose handles have come to their level: without the lock, as they may do anything."""
@@ -202,7 +220,7 @@ def _wake(wakers: list[LoopWaker]) -> None:
         waker(None)
 
 
-def tell(callback: Callable[[Any], object], handle: Handle[Any]) -> None:
+def tell(callback: Callable[[Any], object], handle: Waitable) -> None:
     """Call a done callback in the thread that added it. An error in it is logged and stops nothing."""
     try:
         callback(handle)
@@ -210,7 +228,7 @@ def tell(callback: Callable[[Any], object], handle: Handle[Any]) -> None:
         _log.exception("a done callback failed")
 
 
-def _call_quietly(callback: Callable[[Any], object], handle: Handle[Any]) -> None:
+def _call_quietly(callback: Callable[[Any], object], handle: Waitable) -> None:
     """Call a done callback in one of our threads, which must survive it even if it raises `SystemExit`."""
     try:
         callback(handle)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
-from threading import Condition
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakSet
 
@@ -37,36 +36,45 @@ class View(Generic[ReaderT, ReceiptT]):
 
 
 class ViewBoard(Generic[ReaderT, ReceiptT]):
-    """The latest view and those who follow it. Every method is called with the coordinator's lock held."""
+    """The parts of the latest view, and those who follow it. Every method is called with the coordinator's lock held.
 
-    def __init__(self, view: View[ReaderT, ReceiptT]) -> None:
-        self.view = view
+    A view is made only for those who ask or have subscribed.
+    """
+
+    def __init__(self, current: ReaderT, snapshot: ReceiptT | None) -> None:
+        self._current = current
+        self._frozen: deque[Stamped[ReaderT]] = deque()
+        self._last_written: Stamped[ReaderT] | None = None
+        self._snapshot = snapshot
         # A subscription that its owner forgot is gone from here too.
         self.subscriptions: WeakSet[ViewSubscription[ReaderT, ReceiptT]] = WeakSet()
 
+    def view(self) -> View[ReaderT, ReceiptT]:
+        """The view as it is now."""
+        return View(self._current, tuple(self._frozen), self._last_written, self._snapshot)
+
     def delta_frozen(self, epochs: range, successor: ReaderT) -> None:
         """Show the current delta as frozen, and its successor as current."""
-        view = self.view
-        self._publish(replace(view, current=successor, frozen=(Stamped(epochs, view.current), *view.frozen)))
+        self._frozen.appendleft(Stamped(epochs, self._current))
+        self._current = successor
+        self._publish()
 
     def delta_written(self, receipt: ReceiptT) -> None:
         """Show the oldest frozen delta as written."""
-        *frozen, written = self.view.frozen
-        self._publish(replace(self.view, frozen=tuple(frozen), last_written=written, snapshot=receipt))
+        self._last_written = self._frozen.pop()
+        self._snapshot = receipt
+        self._publish()
 
     def delta_rejected(self) -> None:
         """Show the oldest frozen delta no more."""
-        self._publish(replace(self.view, frozen=self.view.frozen[:-1]))
+        self._frozen.pop()
+        self._publish()
 
-    def _publish(self, view: View[ReaderT, ReceiptT]) -> None:
-        self.view = view
-        for subscription in self.subscriptions:
-            subscription.offer(view)
-
-    def wake_all(self) -> None:
-        """Let every subscriber see that the coordinator ended."""
-        for subscription in self.subscriptions:
-            subscription.changed.notify_all()
+    def _publish(self) -> None:
+        if self.subscriptions:
+            view = self.view()
+            for subscription in self.subscriptions:
+                subscription.offer(view)
 
 
 class ViewSubscription(Generic[ReaderT, ReceiptT]):
@@ -81,7 +89,6 @@ class ViewSubscription(Generic[ReaderT, ReceiptT]):
         self._capacity = capacity
         self._waiting: deque[View[ReaderT, ReceiptT]] = deque()
         self._lost = False
-        self.changed = Condition(state.lock)
         self.restart()
 
     def restart(self) -> View[ReaderT, ReceiptT]:
@@ -90,7 +97,7 @@ class ViewSubscription(Generic[ReaderT, ReceiptT]):
             self._waiting.clear()
             self._lost = False
             self._board.subscriptions.add(self)
-            self.view = self._board.view
+            self.view = self._board.view()
             return self.view
 
     def receive(self, timeout: float | None = None) -> View[ReaderT, ReceiptT]:
@@ -113,7 +120,7 @@ class ViewSubscription(Generic[ReaderT, ReceiptT]):
                     raise fresh(over)
                 if deadline is not None and clock.monotonic() >= deadline:
                     raise Timeout(f"{self._state.name}: no new view in {timeout} seconds")
-                clock.wait_until(self.changed, deadline)
+                clock.wait_until(self._state.view_changed, deadline)
             return self._waiting.popleft()
 
     def __iter__(self) -> Iterator[View[ReaderT, ReceiptT]]:
@@ -132,4 +139,4 @@ class ViewSubscription(Generic[ReaderT, ReceiptT]):
         else:
             self._lost = True
             self._waiting.clear()
-        self.changed.notify_all()
+        self._state.view_changed.notify_all()

@@ -21,7 +21,7 @@ from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store.folder import FolderStore
 from forebay.buffer.topic.growth import create_topic
 from forebay.buffer.topic.topic import Topic, in_parallel
-from forebay.buffer.write.accumulator import MAX_CALL_BYTES, Filling, check_call
+from forebay.buffer.write.accumulator import MAX_CALL_BYTES, Accumulator, check_call
 from forebay.buffer.write.upload import BatchStorage, floor_of
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ class _Partition:
 
     def append(self, events: Sequence[bytes]) -> int:
         """Store a batch, list it, and return the first event's offset."""
-        filling = Filling(MAX_CALL_BYTES)
-        filling.apply(check_call(list(events), b"", self._clock.now_ms()))
-        uploaded = self._storage.put(filling.freeze()[0], above=floor_of(self._writer))
+        accumulator = Accumulator(MAX_CALL_BYTES)
+        accumulator.apply(check_call(list(events), b"", self._clock.now_ms()))
+        uploaded = self._storage.put(accumulator.freeze()[0], above=floor_of(self._writer))
         offset = 0
 
         def append(batches: Sequence[Uploaded]) -> None:

@@ -1,26 +1,25 @@
-"""The write side of a topic: a producer for each partition, one memory bound over all of them (rfcs/0005)."""
-
-# ruff: noqa: SLF001 - the partitions' producers are this one's other half
+"""The write side of a topic: a writer for each partition, one memory bound and one set of threads (rfcs/0005)."""
 
 from __future__ import annotations
 
 import logging
-import os
 from contextlib import suppress
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from forebay.buffer.base.checks import check_seconds, check_timeout
+from forebay.buffer.base.checks import check_timeout
 from forebay.buffer.base.clock import SystemClock, system_random
 from forebay.buffer.base.errors import Backpressure, Closed, ForebayError, InvalidInput, StoreError, Timeout
 from forebay.buffer.base.lifecycle import AsyncClosing, shows_unopened
+from forebay.buffer.coordinator import CoordinatorGroup
 from forebay.buffer.format.batch import DEFAULT_LEVEL
-from forebay.buffer.producer import Producer
 from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.topic.keys import partition_for
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic
 from forebay.buffer.write.accumulator import check_call
+from forebay.buffer.write.settings import ProducerLimits, WriterSettings
+from forebay.buffer.write.writer import BufferWriter, refuse_child
 
 if TYPE_CHECKING:
     import asyncio
@@ -30,11 +29,17 @@ if TYPE_CHECKING:
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.coordinator import Durability, FlushHandle
     from forebay.buffer.format.batch import Compression
-    from forebay.buffer.producer import ProduceHandle
     from forebay.buffer.store import StoreUrl
     from forebay.buffer.write.accumulator import Call, Entries
+    from forebay.buffer.write.writer import ProduceHandle
 
 _log = logging.getLogger("forebay.producer")
+
+_FLUSH_THREADS = 24
+"""Maximum number of threads that upload batches and write manifests, unless a partition may have more uploads at once.
+
+Enough for one batch and one manifest write of each of 64 partitions in every 0.1 s, if a request takes 20 ms.
+"""
 
 
 class TopicProducer(AsyncClosing):
@@ -48,14 +53,9 @@ class TopicProducer(AsyncClosing):
         url: the topic, such as `s3://lake/clicks`, or its store if it is open already.
         flush_interval: a batch is stored at the latest so many seconds after the flush before.
         flush_size_bytes: a batch is stored when its entries take so many bytes before compression.
-        max_buffered_calls: calls of one partition that wait to be put into a batch; then `produce` blocks.
-        max_buffered_bytes: memory for entries that are not durable yet, of all partitions together; then `produce`
-            blocks. A call larger than that goes in alone.
-        max_concurrent_uploads: batches of one partition encoded and uploaded at once.
         compression: `zstd` or `none`.
         compression_level: zstd's level.
-        max_backlog_bytes: refuse entries with `Backpressure` while their partition retains more than so many bytes of
-            batches.
+        limits: how much this producer may hold and do at once; None for the defaults of `ProducerLimits`.
         retry_timeout: maximum time in seconds for which an upload, and then the write of a manifest, is retried while
             the store fails. After that its calls fail.
         storage_options: credentials, endpoint and client of the store.
@@ -71,52 +71,38 @@ class TopicProducer(AsyncClosing):
         *,
         flush_interval: float = 0.1,
         flush_size_bytes: int = 64 << 20,
-        max_buffered_calls: int = 1000,
-        max_buffered_bytes: int = 256 << 20,
-        max_concurrent_uploads: int = 4,
         compression: Compression = "zstd",
         compression_level: int = DEFAULT_LEVEL,
-        max_backlog_bytes: int | None = None,
+        limits: ProducerLimits | None = None,
         retry_timeout: float = RETRY_SECONDS,
         storage_options: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
-        check_seconds(flush_interval, "flush_interval")
         self._clock = clock or SystemClock()
         self._random = random or system_random()
+        self._settings = WriterSettings(
+            flush_interval=flush_interval,
+            flush_size_bytes=flush_size_bytes,
+            compression=compression,
+            compression_level=compression_level,
+            retry_timeout=retry_timeout,
+            limits=ProducerLimits() if limits is None else limits,
+            clock=self._clock,
+            random=self._random,
+        )
         self._topic = Topic(url, storage_options=storage_options, clock=clock, random=random)
         self.url = self._topic.url
-        self._settings: dict[str, Any] = {
-            "flush_interval": flush_interval,
-            "flush_size_bytes": flush_size_bytes,
-            "max_buffered_calls": max_buffered_calls,
-            "max_buffered_bytes": max_buffered_bytes,
-            "max_concurrent_uploads": max_concurrent_uploads,
-            "compression": compression,
-            "compression_level": compression_level,
-            "retry_timeout": retry_timeout,
-            "clock": clock,
-            "random": random,
-        }
-        self._flush_interval = flush_interval
-        self._flush_size_bytes = flush_size_bytes
-        self._max_buffered_bytes = max_buffered_bytes
-        self._max_backlog_bytes = max_backlog_bytes
-        self._lock = Lock()
-        self._producers: dict[int, Producer] = {}
-        self._entering: dict[int, int] = {}
-        """Memory of each call that is on its way into a partition's producer, by the call's id.
-
-        Removing a call is one step that no interrupt can split.
-        """
+        self._group = self._new_group()
+        self._opening = Lock()
+        self._writers: dict[int, BufferWriter] = {}
         self._looked_at = self._turn_began = self._clock.monotonic()
         # Somewhere, so that many producers that start together do not meet at the first partition.
         self._turn = self._random.randrange(self._topic.partitions)
         self._turn_bytes = 0
-        self._process = os.getpid()
+        self._turning = Lock()
         self._closed = False
-        self._open(self._turn)  # refuses what cannot be set, now and not at the first call
+        self._first = self._open(self._turn)  # a store that refuses is found out now, not at the first call
 
     def produce(
         self, entries: Entries, metadata: bytes = b"", *, key: bytes | None = None, timeout: float | None = None
@@ -136,23 +122,13 @@ class TopicProducer(AsyncClosing):
         Raises:
             InvalidInput: these entries can never be stored; nothing was queued.
             Timeout: there was no room in time; the entries are in its `write`.
-            Backpressure: the partition retains more than `max_backlog_bytes`; the entries are in its `write`.
+            Backpressure: the partition retains more than `limits.backlog_bytes`; the entries are in its `write`.
             Closed: this producer was closed.
         """
-        check_timeout(timeout)
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
         call = check_call(entries, metadata, self._clock.now_ms())
-        producer = self._choose(call, entries, key)
-        place = id(call)
+        writer = self._choose(call, entries, key)
         try:
-            try:
-                while not self._take_room(place, call.memory):
-                    self._make_room(deadline)
-                handle: ProduceHandle = producer._channel.write(  # type: ignore[assignment]
-                    call, timeout=self._left(deadline), cost=call.memory
-                )
-            finally:
-                self._entering.pop(place, None)  # from here on the partition's own producer counts it, or nobody does
+            handle: ProduceHandle = writer.channel.write(call, timeout=timeout, cost=call.memory)  # type: ignore[assignment]
         except Timeout as error:
             raise Timeout(str(error), write=entries) from None
         return handle
@@ -164,27 +140,18 @@ class TopicProducer(AsyncClosing):
             Backpressure: there is none; the entries are in its `write`.
         """
         call = check_call(entries, metadata, self._clock.now_ms())
-        producer = self._choose(call, entries, key)
-        place = id(call)
+        writer = self._choose(call, entries, key)
         try:
-            if not self._take_room(place, call.memory):
-                raise Backpressure(
-                    f"{self.url}: {self.buffered_bytes} bytes of at most {self._max_buffered_bytes} are held"
-                )
-            handle: ProduceHandle = producer._channel.try_write(call, cost=call.memory)  # type: ignore[assignment]
+            handle: ProduceHandle = writer.channel.try_write(call, cost=call.memory)  # type: ignore[assignment]
         except Backpressure as error:
             raise Backpressure(str(error), write=entries) from None
-        finally:
-            self._entering.pop(place, None)
         return handle
 
     def flush(self) -> TopicFlush:
         """Store what is queued without waiting for the interval; the handle is done once all of it is durable."""
         self._check_open()
-        with self._lock:
-            self._turn_bytes = self._flush_size_bytes  # the next call without a key goes to the next partition
-            producers = list(self._producers.values())
-        return TopicFlush([producer.flush() for producer in producers], self._clock)
+        self._turn_bytes = self._settings.flush_size_bytes  # the next call without a key goes to the next partition
+        return TopicFlush([writer.flush() for writer in list(self._writers.values())], self._clock)
 
     def close(self, timeout: float | None = None) -> None:
         """Make everything queued durable, and stop. Closing again does nothing.
@@ -193,23 +160,23 @@ class TopicProducer(AsyncClosing):
             Timeout: it took longer than `timeout` seconds; it goes on, and `close` can be called again.
             ForebayError: something of the last flush could not be stored.
         """
-        if os.getpid() != self._process:
+        if self._first.inherited:
             return  # the parent's to close
         check_timeout(timeout)
         deadline = None if timeout is None else self._clock.monotonic() + timeout
-        with self._lock:
+        with self._opening:
             self._closed = True
-            producers = list(self._producers.values())
+            writers = list(self._writers.values())
         flushes: list[FlushHandle] = []
-        for producer in producers:
+        for writer in writers:
             with suppress(ForebayError):  # which its own close tells
-                flushes.append(producer.flush())  # all at once, and then wait for one after the other
+                flushes.append(writer.flush())  # all at once, and then wait for one after the other
         steps: list[Callable[[float | None], None]] = [partial(flush.wait, None) for flush in flushes]
-        steps += [producer.close for producer in producers]
+        steps += [writer.close for writer in writers]
         failures: list[ForebayError] = []
         for wait in steps:
             try:
-                wait(self._left(deadline))
+                wait(None if deadline is None else max(0.0, deadline - self._clock.monotonic()))
             except ForebayError as error:
                 failures.append(error)
         for failure in failures[1:]:
@@ -225,12 +192,12 @@ class TopicProducer(AsyncClosing):
     @property
     def conflict_rate(self) -> float:
         """The highest share, of all partitions, of manifest writes, from 0 to 1, that met another writer."""
-        return max((producer.conflict_rate for producer in list(self._producers.values())), default=0.0)
+        return max(writer.conflict_rate for writer in list(self._writers.values()))
 
     @property
     def buffered_bytes(self) -> int:
         """About how much memory is held by entries that are not durable yet."""
-        return sum(producer.buffered_bytes for producer in list(self._producers.values()))
+        return self._group.held_cost
 
     @shows_unopened
     def __repr__(self) -> str:
@@ -239,22 +206,22 @@ class TopicProducer(AsyncClosing):
 
     # Which partition
 
-    def _choose(self, call: Call, entries: Entries, key: bytes | None) -> Producer:
+    def _choose(self, call: Call, entries: Entries, key: bytes | None) -> BufferWriter:
         self._check_open()
         if key is not None and not isinstance(key, bytes):
             raise InvalidInput(f"a key must be bytes, not {type(key).__name__}: encode it first")
         self._look_for_partitions()
         number = self._take_turn(call.raw_bytes) if key is None else partition_for(key, self._topic.partitions)
-        producer = self._open(number)
-        if self._max_backlog_bytes is not None:
-            producer._check_backlog(entries, self._max_backlog_bytes)
-        return producer
+        writer = self._writers.get(number) or self._open(number)
+        writer.check_backlog(entries)
+        return writer
 
     def _take_turn(self, raw_bytes: int) -> int:
         """The partition that calls without a key go to, until a flush of it is due by size or by time."""
-        with self._lock:
+        settings = self._settings
+        with self._turning:
             now = self._clock.monotonic()
-            if self._turn_bytes >= self._flush_size_bytes or now - self._turn_began >= self._flush_interval:
+            if self._turn_bytes >= settings.flush_size_bytes or now - self._turn_began >= settings.flush_interval:
                 self._turn = (self._turn + 1) % self._topic.partitions
                 self._turn_bytes, self._turn_began = 0, now
             self._turn_bytes += raw_bytes
@@ -274,54 +241,29 @@ class TopicProducer(AsyncClosing):
         if self._topic.partitions != before:
             _log.warning("%s: %d partitions instead of %d; keys move", self.url, self._topic.partitions, before)
 
-    def _open(self, number: int) -> Producer:
-        producer = self._producers.get(number)
-        if producer is not None:
-            return producer
-        with self._lock:
+    def _open(self, number: int) -> BufferWriter:
+        with self._opening:
             if self._closed:
                 self._check_open()
-            if number not in self._producers:
-                self._producers[number] = Producer(self._topic.partition(number), **self._settings)
-            return self._producers[number]
+            if number not in self._writers:
+                if self._group.ended:  # every writer of it failed
+                    self._group = self._new_group()
+                store = self._topic.partition(number)
+                self._writers[number] = BufferWriter(store, self._settings, group=self._group)
+            return self._writers[number]
 
-    # How much memory
-
-    def _take_room(self, place: int, memory: int) -> bool:
-        """Count a call in, if all partitions together have room for it."""
-        with self._lock:
-            held = self.buffered_bytes + sum(list(self._entering.values()))
-            if held and held + memory > self._max_buffered_bytes:
-                return False
-            self._entering[place] = memory
-            return True
-
-    def _make_room(self, deadline: float | None) -> None:
-        """Wait until the partition that holds most has stored it."""
-        if deadline is not None and self._clock.monotonic() >= deadline:
-            raise Timeout(
-                f"{self.url}: {self.buffered_bytes} of {self._max_buffered_bytes} bytes are held, and no room"
-            )
-        fullest = max(list(self._producers.values()), key=lambda producer: producer.buffered_bytes)
-        held = fullest.buffered_bytes
-        try:
-            fullest.flush().wait(timeout=self._left(deadline))
-        except Timeout:
-            raise
-        except ForebayError:
-            # Its own handles tell. What it could not store it no longer holds, unless it has stopped.
-            if fullest.buffered_bytes >= held:
-                raise
-
-    def _left(self, deadline: float | None) -> float | None:
-        return None if deadline is None else max(0.0, deadline - self._clock.monotonic())
+    def _new_group(self) -> CoordinatorGroup:
+        limits = self._settings.limits
+        return CoordinatorGroup(
+            flush_threads=max(_FLUSH_THREADS, limits.concurrent_uploads + 1),
+            max_cost=limits.buffered_bytes,
+            clock=self._clock,
+            name=f"producer of {self.url}",
+        )
 
     def _check_open(self) -> None:
-        if os.getpid() != self._process:
-            raise Closed(
-                f"{self.url}: this producer belongs to process {self._process}, and its threads did not come along "
-                "into this one; open a producer here"
-            )
+        if self._first.inherited:
+            raise refuse_child(self.url)
         if self._closed:
             raise Closed(f"{self.url}: this producer was closed; open a new one")
 

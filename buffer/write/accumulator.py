@@ -1,4 +1,4 @@
-"""The batch that is being filled: calls go in one by one, entries and metadata come out for one object."""
+"""Accumulates calls into one batch: calls go in one by one, entries and metadata come out for one object."""
 
 from __future__ import annotations
 
@@ -307,8 +307,8 @@ class Blocks:
 
 
 @dataclass(slots=True)
-class Filled:
-    """What one batch object will hold."""
+class FilledBatch:
+    """The content of one batch object, before it is encoded."""
 
     blocks: Blocks
     metadata: tuple[Metadata, ...]
@@ -336,8 +336,8 @@ class Filled:
         self.blocks.reuse()
 
 
-class Filling:
-    """The coordinator's delta of a producer: one batch, not yet full."""
+class Accumulator:
+    """The batch that a producer is filling. To the coordinator it is the current delta."""
 
     def __init__(self, flush_size_bytes: int, *, version: Version = 2, in_one_piece: bool = False) -> None:
         """Start an empty batch; `in_one_piece` is for batches that will be compressed."""
@@ -393,13 +393,13 @@ class Filling:
             return max(self._raw_bytes, self._flush_size_bytes)
         return self._raw_bytes
 
-    def reader(self) -> Filling:
+    def reader(self) -> Accumulator:
         """The batch itself: views of a producer show only how full it is."""
         return self
 
-    def freeze(self) -> tuple[Filled, Filling]:
+    def freeze(self) -> tuple[FilledBatch, Accumulator]:
         """What to store, and an empty batch."""
-        filled = Filled(
+        filled = FilledBatch(
             self._blocks,
             tuple(self._metadata),
             self._count,
@@ -409,4 +409,4 @@ class Filling:
             self._lacks_a_call,
         )
         self._blocks = Blocks(self._version)  # the view's reader must not keep the entries in memory
-        return filled, Filling(self._flush_size_bytes, version=self._version, in_one_piece=self._in_one_piece)
+        return filled, Accumulator(self._flush_size_bytes, version=self._version, in_one_piece=self._in_one_piece)

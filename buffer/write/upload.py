@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from forebay.buffer.format.model import Metadata
     from forebay.buffer.manifest import Queue
     from forebay.buffer.store.base import Data, ObjectStore
-    from forebay.buffer.write.accumulator import Filled
+    from forebay.buffer.write.accumulator import FilledBatch
 
 _log = logging.getLogger("forebay.producer")
 
@@ -76,6 +76,7 @@ class BatchStorage:
         random: Random,
     ) -> None:
         self._store = store
+        self._retry_timeout = retry_timeout
         self._patience = Patience(clock, random, retry_timeout)
         self._give_up_at = math.inf
         self._lead_ms = 0
@@ -88,11 +89,11 @@ class BatchStorage:
         # More at once than there are processors would take memory, and be no faster.
         self._encoding = Semaphore(os.cpu_count() or 1)
 
-    def give_up_at(self, deadline: float) -> None:
-        """Retry no upload, present or future, after this moment of the monotonic clock."""
-        self._give_up_at = min(self._give_up_at, deadline)
+    def begin_close(self) -> None:
+        """Limit all uploads together, including queued ones, to the time that one may take: a caller waits for them."""
+        self._give_up_at = min(self._give_up_at, self._clock.monotonic() + self._retry_timeout)
 
-    def put(self, filled: Filled, *, above: str = names.LOWEST) -> Uploaded:
+    def put(self, filled: FilledBatch, *, above: str = names.LOWEST) -> Uploaded:
         """Store a batch under a name above a floor. Its entries are taken out of `filled` on the way.
 
         Raises:
@@ -142,7 +143,7 @@ class BatchStorage:
             try:
                 append(batches)
             except BelowFloor as error:
-                seconds = max(self._age(uploaded) for uploaded in batches)
+                seconds = max(self.age(uploaded) for uploaded in batches)
                 if upload == _MOST_UPLOADS:
                     raise Unavailable(
                         f"{self._store.url}: the collector's floor passed the names of {upload} uploads of a batch, "
@@ -156,7 +157,7 @@ class BatchStorage:
                 return batches
         raise AssertionError("unreachable")
 
-    def _age(self, uploaded: Uploaded) -> float:
+    def age(self, uploaded: Uploaded) -> float:
         """Seconds since the upload began, by the wall clock or the monotonic clock, whichever shows more."""
         return max(self._clock.monotonic() - uploaded.at, (self._clock.now_ms() - uploaded.at_ms) / 1000)
 
@@ -215,41 +216,24 @@ class BatchUploader:
 
     def __init__(
         self,
-        store: ObjectStore,
         queue: Queue,
+        storage: BatchStorage,
         *,
-        data_prefix: str,
-        compression: Compression,
-        compression_level: int,
         grace: float,
         numbered: bool,
-        retry_timeout: float = RETRY_SECONDS,
         clock: Clock,
-        random: Random,
     ) -> None:
-        self._store = store
+        """Upload by `storage` and list in `queue`; `numbered` is for the calls of a lasting writer."""
+        self._store = queue.store
         self._queue = queue
-        self._retry_timeout = retry_timeout
-        self._storage = BatchStorage(
-            store,
-            data_prefix=data_prefix,
-            compression=compression,
-            compression_level=compression_level,
-            retry_timeout=retry_timeout,
-            clock=clock,
-            random=random,
-        )
+        self._storage = storage
         self._grace = grace
         self._numbered = numbered
         self._clock = clock
-        self._attributes = {"buffer": store.url}
+        self._attributes = {"buffer": self._store.url}
         self._gap: ForebayError | None = None
 
-    def begin_close(self) -> None:
-        """Limit all uploads together, including queued ones, to the time that one may take: a caller waits for them."""
-        self._storage.give_up_at(self._clock.monotonic() + self._retry_timeout)
-
-    def flush_delta(self, filled: Filled, _epochs: range) -> Uploaded | None:
+    def flush_delta(self, filled: FilledBatch, _epochs: range) -> Uploaded | None:
         """Encode and upload one batch; None where all its calls were repeats of what is durable."""
         if filled.count == 0:
             return None
@@ -268,7 +252,6 @@ class BatchUploader:
         """List every batch written so far in one append, in order."""
         batches = [stamped.value for stamped in written if stamped.value is not None]
         if not batches:
-            self._look()
             return {}
         began = self._clock.monotonic()
         try:
@@ -282,13 +265,6 @@ class BatchUploader:
                 batch.data = b""
         metrics.commit_duration.record(self._clock.monotonic() - began, self._attributes)
         return {}
-
-    def _look(self) -> None:
-        """See how the manifest is now, for whoever asked for a flush with nothing to flush."""
-        try:
-            self._queue.read()
-        except ForebayError:
-            _log.warning("%s could not be read", self._queue.url, exc_info=True)
 
     def _check_no_gap(self) -> None:
         # A later number in the manifest says that everything before it is durable.
@@ -338,7 +314,7 @@ class BatchUploader:
 
     def _put_back_if_overtaken(self, uploaded: Uploaded) -> None:
         """Store an object again that a version 1 collector may have swept because its listing took so long."""
-        age = max(self._clock.monotonic() - uploaded.at, (self._clock.now_ms() - uploaded.at_ms) / 1000)
+        age = self._storage.age(uploaded)
         if age <= self._grace / 2:  # guard: verify a batch that was slow to be listed
             return
         where = f"{self._store.url}/{uploaded.batch.location}"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-    from forebay.buffer.producer import ProduceHandle
+    from forebay.buffer.write.writer import ProduceHandle
 
     Key: TypeAlias = Callable[[pa.Table], pa.Array | pa.ChunkedArray]
 

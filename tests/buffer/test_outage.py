@@ -16,6 +16,7 @@ from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store.base import InDoubt
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import TopicConsumer, TopicProducer, create_topic
+from forebay.buffer.write.settings import ProducerLimits
 from forebay.testing import FaultyStore, ManualClock
 
 NEVER = 10_000.0
@@ -138,7 +139,12 @@ def test_bad_upload_fails_at_once_and_as_what_it_is(clock: ManualClock, error: S
 def test_close_during_an_outage_ends_though_many_batches_wait(store: Outage, clock: ManualClock) -> None:
     """All of them together are retried for `retry_timeout`, not one after the other."""
     producer = Producer(
-        store, flush_interval=NEVER, flush_size_bytes=1, max_concurrent_uploads=1, clock=clock, random=Random(1)
+        store,
+        flush_interval=NEVER,
+        flush_size_bytes=1,
+        limits=ProducerLimits(concurrent_uploads=1),
+        clock=clock,
+        random=Random(1),
     )
     store.begin(NEVER)
     handles = [producer.produce(b"%d" % i) for i in range(20)]

@@ -14,6 +14,7 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.manifest import Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
+from forebay.buffer.write.settings import ProducerLimits
 from forebay.gc import Collector
 from forebay.testing import FaultyStore, ManualClock
 
@@ -67,7 +68,12 @@ def inner(clock: ManualClock) -> MemoryStore:
 
 def produce(store: SlowStore, count: int, **settings: Any) -> None:
     with Producer(
-        store, flush_interval=NEVER, max_concurrent_uploads=1, clock=store.clock, random=Random(2), **settings
+        store,
+        flush_interval=NEVER,
+        limits=ProducerLimits(concurrent_uploads=1),
+        clock=store.clock,
+        random=Random(2),
+        **settings,
     ) as producer:
         for number in range(count):
             producer.produce(b"%d" % number)
@@ -111,7 +117,9 @@ def test_producer_whose_clock_is_behind_uploads_each_batch_once(inner: MemorySto
     reader.read()
     store = FaultyStore(inner)
     behind = ManualClock(clock.now_ms() - 900_000)
-    with Producer(store, flush_interval=NEVER, max_concurrent_uploads=1, clock=behind, random=Random(2)) as producer:
+    with Producer(
+        store, flush_interval=NEVER, limits=ProducerLimits(concurrent_uploads=1), clock=behind, random=Random(2)
+    ) as producer:
         for number in range(5):
             producer.produce(b"%d" % number)
             producer.flush().result()
@@ -127,7 +135,9 @@ def test_producer_whose_clock_is_behind_learns_how_far_the_floor_runs_ahead(
     reader = Reader(inner, clock, grace=600.0)
     store = FaultyStore(inner)
     behind = ManualClock(clock.now_ms() - 900_000)
-    with Producer(store, flush_interval=NEVER, max_concurrent_uploads=1, clock=behind, random=Random(2)) as producer:
+    with Producer(
+        store, flush_interval=NEVER, limits=ProducerLimits(concurrent_uploads=1), clock=behind, random=Random(2)
+    ) as producer:
         for number in range(6):
             clock.advance(300)
             behind.advance(300)

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.producer import Producer
+from forebay.buffer.write.settings import ProducerLimits
 
 
 def usage() -> dict[str, int]:
@@ -64,7 +65,10 @@ def produce(url: str, batches: str, entries: str, entry_bytes: str) -> None:
     """Produce batches of large entries that compress well: each has its number, and else one letter."""
     count, size = int(entries), int(entry_bytes)
     with Producer(
-        url, flush_interval=3600, flush_size_bytes=count * size * 2, max_buffered_bytes=3 * count * size
+        url,
+        flush_interval=3600,
+        flush_size_bytes=count * size * 2,
+        limits=ProducerLimits(buffered_bytes=3 * count * size),
     ) as out:
         for batch in range(int(batches)):
             filler = bytes([97 + batch % 26]) * (size - 16)

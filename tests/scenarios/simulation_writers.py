@@ -12,7 +12,7 @@ from forebay.buffer.coordinator import DeltaRejected, Stamped
 from forebay.buffer.holds import HeldUploads, hold_uploads
 from forebay.buffer.manifest import BelowFloor, Head, Queue
 from forebay.buffer.manifest.register import Limits
-from forebay.buffer.write.accumulator import Filled, Filling, check_call
+from forebay.buffer.write.accumulator import Accumulator, FilledBatch, check_call
 from forebay.buffer.write.upload import BatchStorage, BatchUploader, Uploaded
 
 Answer = Callable[..., None]
@@ -31,14 +31,14 @@ class Writing(Process):
         self.made += 1
         return f"{self.who}-{self.made}"
 
-    def fill(self, *calls: tuple[str, int | None]) -> Filled:
+    def fill(self, *calls: tuple[str, int | None]) -> FilledBatch:
         """A batch of values, each the entry of one call with its number."""
-        filling = Filling(1 << 20, version=1 if self.simulation.migrating else 2)
+        accumulator = Accumulator(1 << 20, version=1 if self.simulation.migrating else 2)
         for value, number in calls:
             call = check_call(value.encode(), b"", self.line.clock.now_ms())
             call.number = number
-            filling.apply(call)
-        return filling.freeze()[0]
+            accumulator.apply(call)
+        return accumulator.freeze()[0]
 
     def open_queue(self, writer_id: str | None = None) -> Queue:
         return Queue(
@@ -46,19 +46,13 @@ class Writing(Process):
         )
 
     def open_uploader(self, queue: Queue) -> BatchUploader:
-        return BatchUploader(
-            self.line,
-            queue,
-            data_prefix="data",
-            compression="none",
-            compression_level=3,
-            grace=GRACE,
-            numbered=queue.writer_id.startswith("="),
-            clock=self.line.clock,
-            random=self.random,
-        )
+        numbered = queue.writer_id.startswith("=")
+        return BatchUploader(queue, self.open_storage(), grace=GRACE, numbered=numbered, clock=self.line.clock)
 
-    def upload(self, uploader: BatchUploader, batches: list[Filled]) -> list[Stored]:
+    def open_storage(self) -> BatchStorage:
+        return BatchStorage(self.line, compression="none", clock=self.line.clock, random=self.random)
+
+    def upload(self, uploader: BatchUploader, batches: list[FilledBatch]) -> list[Stored]:
         """What became of each batch; a rest between any two, as uploads take their time."""
         stored: list[Stored] = []
         for number, filled in enumerate(batches):
@@ -170,7 +164,7 @@ class Loading(Writing):
             self.held = hold_uploads(self.line, ttl=TTL, clock=self.line.clock, random=self.random)
         except EXPECTED:
             return
-        storage = BatchStorage(self.line, compression="none", clock=self.line.clock, random=self.random)
+        storage = self.open_storage()
         uploaded, answers = [], []
         for _ in range(self.random.choice((1, 2, 3))):
             value = self.next_value()

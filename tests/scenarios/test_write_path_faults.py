@@ -22,6 +22,7 @@ from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.base import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
+from forebay.buffer.write.settings import ProducerLimits
 from forebay.testing import Crash, Fault, FaultyStore, ManualClock
 
 ENTRIES = 30
@@ -34,7 +35,12 @@ def produce_numbered(store: ObjectStore, seed: int) -> dict[bytes, str]:
     answers: dict[bytes, str] = {}
     try:
         producer = Producer(
-            store, flush_interval=10_000, flush_size_bytes=25, max_concurrent_uploads=3, clock=clock, random=random
+            store,
+            flush_interval=10_000,
+            flush_size_bytes=25,
+            limits=ProducerLimits(concurrent_uploads=3),
+            clock=clock,
+            random=random,
         )
     except ForebayError:
         return answers

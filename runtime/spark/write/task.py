@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from forebay.buffer.base.clock import system_random
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.topic.keys import partition_for
-from forebay.buffer.write.accumulator import Filling, check_call
+from forebay.buffer.write.accumulator import Accumulator, check_call
 from forebay.buffer.write.upload import BatchStorage
 from forebay.runtime.spark.write.write_job import Pin
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from forebay.buffer.format.model import NewBatch
-    from forebay.buffer.write.accumulator import Filled
+    from forebay.buffer.write.accumulator import FilledBatch
     from forebay.runtime.spark.write.write_job import WriteJob
 
 _TIME_STEP_MS: Final = 1000
@@ -47,7 +47,7 @@ class TaskUpload:
         self._turn = turn % max(job.partitions, 1)
         self._random = system_random()
         self._taken_ms = -_TIME_STEP_MS
-        self._fillings: dict[int, Filling] = {}
+        self._accumulators: dict[int, Accumulator] = {}
         self._places: dict[int, tuple[Pin, BatchStorage]] = {}
         self._uploads: list[Future[tuple[int, NewBatch]]] = []
         self._pool = ThreadPoolExecutor(1)
@@ -59,7 +59,7 @@ class TaskUpload:
             for batch in rows:
                 if batch.num_rows:
                     self._add(batch)
-            while self._fillings:
+            while self._accumulators:
                 self._store_fullest()
             return tuple(upload.result() for upload in self._uploads)
 
@@ -71,9 +71,9 @@ class TaskUpload:
         for number, rows in self._split(batch):
             values = _as_binary(rows.column("value"))
             for metadata, start, count in _runs(rows):
-                filling = self._fillings.setdefault(number, Filling(self._job.flush_size_bytes))
-                filling.apply(check_call(values.slice(start, count), metadata, time_ms))
-                if sum(filling.size() for filling in self._fillings.values()) >= self._job.flush_size_bytes:
+                accumulator = self._accumulators.setdefault(number, Accumulator(self._job.flush_size_bytes))
+                accumulator.apply(check_call(values.slice(start, count), metadata, time_ms))
+                if sum(accumulator.size() for accumulator in self._accumulators.values()) >= self._job.flush_size_bytes:
                     self._store_fullest()
 
     def _take_time(self) -> int:
@@ -94,8 +94,8 @@ class TaskUpload:
             yield number, batch.filter(pc.equal(numbers, number))
 
     def _store_fullest(self) -> None:
-        number = max(self._fillings, key=lambda found: self._fillings[found].size())
-        filled, _ = self._fillings.pop(number).freeze()
+        number = max(self._accumulators, key=lambda found: self._accumulators[found].size())
+        filled, _ = self._accumulators.pop(number).freeze()
         if number == self._turn:
             self._turn = (self._turn + 1) % max(self._job.partitions, 1)
         if self._uploads:
@@ -103,7 +103,7 @@ class TaskUpload:
             self._uploads[-1].result()  # one at a time, and an error ends the task
         self._uploads.append(self._pool.submit(self._upload, number, filled))
 
-    def _upload(self, number: int, filled: Filled) -> tuple[int, NewBatch]:
+    def _upload(self, number: int, filled: FilledBatch) -> tuple[int, NewBatch]:
         if number not in self._places:
             storage = BatchStorage(self._job.open_buffer(number), clock=self._job.clock, random=self._random)
             self._places[number] = Pin(self._job, number), storage

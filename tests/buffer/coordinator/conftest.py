@@ -15,6 +15,8 @@ from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoord
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from forebay.buffer.coordinator import CoordinatorGroup
+
 PATIENCE = 20.0
 """Seconds before a test that hangs is called hung; nothing waits this long when all is well."""
 
@@ -167,7 +169,11 @@ class Rig:
         return applied, written, durable
 
     def await_blocked_writer(self) -> None:
-        eventually(lambda: bool(self.coordinator._state.room._waiters))
+        eventually(lambda: self.blocked_writers() > 0)
+
+    def blocked_writers(self) -> int:
+        state = self.coordinator._state
+        return len(state.room._waiters) + len(state.group.room._waiters)
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -227,6 +233,7 @@ def rig() -> Iterator[Callable[..., Rig]]:
         clock: Any = None,
         before_apply: Callable[[Put], None] | None = None,
         storage_pace: Callable[[], float] = lambda: 0.0,
+        group: CoordinatorGroup | None = None,
         **config: Any,
     ) -> Rig:
         settings = {"queue_capacity": 100, "flush_interval": None, "flush_size": None, **config}
@@ -238,6 +245,7 @@ def rig() -> Iterator[Callable[..., Rig]]:
             channels=channels,
             snapshot={},
             storage_pace=storage_pace,
+            group=group,
             clock=clock,
             name="test",
         )

@@ -177,7 +177,7 @@ def test_fatal_error_reaches_writers_blocked_on_either_bound(rig, parts):
     gate.await_entry()
     for_capacity = parts.Outcome(lambda: one.write("c", channel="y"))
     for_cost = parts.Outcome(lambda: one.write("d", channel="x", cost=5))
-    parts.eventually(lambda: len(one.coordinator._state.room._waiters) == 2)
+    parts.eventually(lambda: one.blocked_writers() == 2)
     gate.open(Fenced("another process owns it"))
     assert isinstance(for_capacity.join().error, Fenced)
     assert isinstance(for_cost.join().error, Fenced)
@@ -278,7 +278,7 @@ def test_write_in_the_middle_of_its_apply_keeps_the_fatal_error_it_told(rig, par
     with pytest.raises(Fenced):
         write.wait(APPLIED)
     applying.open()
-    one.coordinator._threads[0].join(parts.PATIENCE)
+    one.coordinator._group.apply_thread.thread.join(parts.PATIENCE)
     with pytest.raises(Fenced):
         write.wait(APPLIED)
     assert one.watermarks() == (1, 0, 0)

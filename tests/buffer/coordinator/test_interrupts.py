@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import forebay.buffer
-from forebay import Consumer, Producer
+from forebay import Consumer, Producer, ProducerLimits
 from forebay.buffer.base.errors import Backpressure, InvalidInput, Unavailable
 from forebay.buffer.coordinator.handle import WriteHandle
 from forebay.buffer.store.base import Data
@@ -112,7 +112,7 @@ def every_point(act_on: Callable[[Producer, list[WriteHandle[None]]], Act], name
     """Interrupt an action at each of its points, each time of a new producer, and check what is left of it."""
     for at in count(1):
         store = MemoryStore(f"memory://interrupt-{name}-{at}")
-        producer = Producer(store, flush_interval=0.001, max_buffered_calls=3, max_buffered_bytes=300)
+        producer = Producer(store, flush_interval=0.001, limits=ProducerLimits(buffered_calls=3, buffered_bytes=300))
         handles: list[WriteHandle[None]] = []
         reached = interrupt(act_on(producer, handles), at)
 
@@ -217,7 +217,7 @@ def test_call_that_may_be_queued_is_not_taken_again_under_its_number() -> None:
 def test_interrupted_call_of_a_topic_producer_gives_its_room_back() -> None:
     create_topic("memory://interrupt-topic", 1)
     for at in count(1):
-        with TopicProducer("memory://interrupt-topic", max_buffered_bytes=400) as producer:
+        with TopicProducer("memory://interrupt-topic", limits=ProducerLimits(buffered_bytes=400)) as producer:
             reached = interrupt(lambda producer=producer: producer.produce(ENTRY), at)  # type: ignore[misc]
             producer.produce(b"x" * 390, timeout=60)  # which has room alone
         if not reached:

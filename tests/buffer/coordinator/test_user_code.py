@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_part_that_raises_ends_the_coordinator_and_everyone_hears_of_it(rig, par
         handle.wait(DURABLE, timeout=parts.PATIENCE)
     with pytest.raises(FlushFailed):
         coordinator.stop(timeout=parts.PATIENCE)
-    assert not [thread for thread in coordinator._threads if thread.join(parts.PATIENCE) or thread.is_alive()]
+    parts.eventually(lambda: not [thread for thread in threading.enumerate() if "failing" in thread.name])
 
 
 @pytest.mark.parametrize("raised", NO_ERRORS)

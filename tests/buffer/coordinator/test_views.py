@@ -27,7 +27,7 @@ def test_subscriber_starts_from_the_view_of_now(rig):
     one = rig()
     one.put("a", 1).wait(APPLIED)
     views = one.coordinator.subscribe()
-    assert views.view is one.coordinator.view
+    assert views.view == one.coordinator.view
     assert views.view.current.get("a") == 1
     one.flush()
     assert views.receive().current.get("a") is None
@@ -123,9 +123,9 @@ def test_rejected_delta_leaves_the_view_and_is_not_last_written(rig):
 
 def test_written_watermark_moves_after_the_view_that_includes_it(rig, monkeypatch):
     one = rig()
-    board, seen = one.coordinator._board, []
-    publish = board._publish
-    monkeypatch.setattr(board, "_publish", lambda view: (seen.append(one.watermarks()), publish(view)))
+    views, seen = one.coordinator.subscribe(), []
+    offer = views.offer
+    monkeypatch.setattr(views, "offer", lambda view: (seen.append(one.watermarks()), offer(view)))
     write = one.put("a")
     one.flush().wait()
     write.wait(WRITTEN)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from threading import Event, Thread
+from threading import Event, Thread, active_count
 
 import pytest
 
 from forebay.buffer.base.errors import Backpressure, Closed, InvalidInput, Timeout, Unavailable
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.coordinator import Durability
+from forebay.buffer.coordinator import Durability, FlushFailed
 from forebay.buffer.store.base import Data
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, TopicConsumer, TopicProducer, add_partitions, create_topic, partition_for
 from forebay.buffer.topic.topic import LOOK_SECONDS
+from forebay.buffer.write.settings import ProducerLimits
 from forebay.testing import Fault, FaultyStore, ManualClock
 
 LONG = 10_000.0
@@ -253,7 +255,7 @@ def test_close_tells_what_could_not_be_stored(store: MemoryStore, clock: ManualC
 def full(store: MemoryStore, clock: ManualClock) -> Iterator[tuple[TopicProducer, FaultyStore]]:
     """A producer whose partition 0 holds 900 of 1,000 bytes and cannot get rid of them."""
     faulty = FaultyStore(store, {0: Fault.STALL}, only={"put"})
-    producer = TopicProducer(faulty, flush_interval=LONG, max_buffered_bytes=1000, clock=clock)
+    producer = TopicProducer(faulty, flush_interval=LONG, limits=ProducerLimits(buffered_bytes=1000), clock=clock)
     producer.produce(bytes(900 - 45), key=key_for(0))
     yield producer, faulty
     faulty.release()
@@ -264,7 +266,7 @@ def test_bytes_of_all_partitions_count_together(full: tuple[TopicProducer, Fault
     producer, _ = full
     assert producer.buffered_bytes == 900
     producer.try_produce(bytes(10), key=key_for(1))
-    with pytest.raises(Backpressure, match="955 bytes of at most 1000 are held") as refused:
+    with pytest.raises(Backpressure, match="955 of 1000 bytes are held") as refused:
         producer.try_produce(bytes(50), key=key_for(2))
     assert refused.value.write == bytes(50)
 
@@ -287,7 +289,7 @@ def test_produce_goes_on_when_another_partition_has_stored_its_batch(full: tuple
 
 
 def test_call_larger_than_the_bound_goes_in_alone(store: MemoryStore) -> None:
-    with TopicProducer(store, max_buffered_bytes=100) as producer:
+    with TopicProducer(store, limits=ProducerLimits(buffered_bytes=100)) as producer:
         producer.produce(bytes(1000), key=key_for(0)).result(timeout=10)
         producer.produce(bytes(1000), key=key_for(1)).result(timeout=10)
     assert used(store) == [0, 1]
@@ -295,7 +297,7 @@ def test_call_larger_than_the_bound_goes_in_alone(store: MemoryStore) -> None:
 
 def test_many_threads_never_hold_more_than_the_bound(store: MemoryStore) -> None:
     highest = 0
-    producer = TopicProducer(store, max_buffered_bytes=2000, flush_interval=0.01)
+    producer = TopicProducer(store, limits=ProducerLimits(buffered_bytes=2000), flush_interval=0.01)
 
     def produce(thread: int) -> None:
         nonlocal highest
@@ -314,12 +316,112 @@ def test_many_threads_never_hold_more_than_the_bound(store: MemoryStore) -> None
 
 
 def test_partition_with_too_long_a_backlog_refuses_entries(store: MemoryStore) -> None:
-    with TopicProducer(store, max_backlog_bytes=1) as producer:
+    with TopicProducer(store, limits=ProducerLimits(backlog_bytes=1)) as producer:
         producer.produce(b"x", key=key_for(0)).result(timeout=10)
-    with TopicProducer(store, max_backlog_bytes=1) as producer:
+    with TopicProducer(store, limits=ProducerLimits(backlog_bytes=1)) as producer:
         with pytest.raises(Backpressure, match=r"p-00000.*retains"):
             producer.produce(b"x", key=key_for(0))
         producer.produce(b"x", key=key_for(1)).result(timeout=10)
+
+
+# Threads
+
+
+def test_many_partitions_need_few_threads_and_leave_none_behind() -> None:
+    store = MemoryStore("memory://many-partitions")
+    create_topic(store, 64)
+    before = active_count()
+    with TopicProducer(store, flush_interval=0.01) as producer:
+        for _ in range(3):
+            for number in range(64):
+                producer.produce(b"x", key=key_for(number, 64))
+            producer.flush().result(timeout=60)
+        assert active_count() - before < 32
+    assert active_count() == before
+    assert set(map(len, entries_by_partition(store).values())) == {3}
+
+
+class Partial(MemoryStore):
+    """A store that fails or holds up the uploads of partition 0."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.entered, self.go_on = Event(), Event()
+        self.error: Exception | None = None
+
+    def put(self, key: str, data: Data) -> str:
+        if key.startswith("p-00000/"):
+            self.entered.set()
+            assert self.go_on.wait(timeout=60)
+            if self.error is not None:
+                raise self.error
+        return super().put(key, data)
+
+
+def test_partition_whose_uploads_hang_does_not_hold_up_the_others(store: MemoryStore) -> None:
+    partial = Partial(store.url)
+    with TopicProducer(partial, flush_interval=0.001, flush_size_bytes=1) as producer:
+        stuck = [producer.produce(b"x", key=key_for(0)) for _ in range(50)]
+        assert partial.entered.wait(timeout=60)
+        for number in range(1, 4):
+            for _ in range(10):
+                producer.produce(b"x", key=key_for(number)).result(timeout=60)
+        assert not any(handle.done() for handle in stuck)
+        partial.go_on.set()
+    assert {number: len(entries) for number, entries in entries_by_partition(store).items()} == {
+        0: 50,
+        1: 10,
+        2: 10,
+        3: 10,
+    }
+
+
+def test_partition_that_fails_for_good_leaves_the_others_to_go_on(store: MemoryStore) -> None:
+    partial = Partial(store.url)
+    partial.error = ValueError("none of forebay's errors")
+    partial.go_on.set()
+    seed = next(seed for seed in range(100) if Random(seed).randrange(4) == 0)
+    producer = TopicProducer(partial, random=Random(seed))  # which opens partition 0 alone
+    with pytest.raises(FlushFailed, match="none of forebay's errors"):
+        producer.produce(bytes(100), key=key_for(0)).result(timeout=60)
+    assert producer.buffered_bytes == 0
+    producer.produce(b"x", key=key_for(1)).result(timeout=60)
+    with pytest.raises(FlushFailed):
+        producer.produce(b"x", key=key_for(0))
+    with pytest.raises(FlushFailed):
+        producer.close()
+    assert used(store) == [1]
+
+
+def test_interpreter_exit_stores_what_a_forgotten_close_left(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/topic"
+    create_topic(url, 4)
+    program = textwrap.dedent(f"""
+        from forebay.buffer.topic import TopicProducer
+
+        kept = TopicProducer({url!r}, flush_interval=1000)
+        for number in range(100):
+            kept.produce(b"x", key=b"%d" % number)
+    """)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert sum(len(batch.entries) for _, batch in TopicConsumer(url)) == 100
+
+
+def test_forked_child_gets_an_error_and_leaves_the_parents_producer_alone(store: MemoryStore) -> None:
+    with TopicProducer(store, flush_interval=LONG) as producer:
+        producer.produce(b"parent", key=key_for(0))
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                producer.close()
+                producer.produce(b"child", key=key_for(1))
+            except Closed as error:
+                status = 0 if "open a producer here" in str(error) else 2
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert used(store) == [0]
 
 
 # New partitions

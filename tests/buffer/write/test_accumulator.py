@@ -9,12 +9,12 @@ import pytest
 from forebay.buffer.base.errors import InvalidInput, Unavailable
 from forebay.buffer.format.batch import Compression, Version, decode_batch, encode_blocks, write_block
 from forebay.buffer.format.block_v2 import Lengths, lengths_of
-from forebay.buffer.write.accumulator import BLOCK_BYTES, Filled, Filling, _spare, check_call
+from forebay.buffer.write.accumulator import BLOCK_BYTES, Accumulator, FilledBatch, _spare, check_call
 
 LARGE = [bytes([65 + i % 26]) * 1000 for i in range(3 * BLOCK_BYTES // 1000)]
 
 
-def entries_of(filled: Filled) -> list[bytes]:
+def entries_of(filled: FilledBatch) -> list[bytes]:
     """What is in the batch that is made of it."""
     data = encode_blocks(filled.take_block(), filled.count, version=filled.version)
     assert data[-2:] == filled.version.to_bytes(2, "little")
@@ -37,10 +37,10 @@ def test_calls_of_every_kind_keep_their_order_in_one_batch(
         pa.chunked_array([pa.array(middling[:50]), pa.array(middling[50:])]), tuple(small),
         pa.chunked_array([pa.array(LARGE)]), b"last",
     )  # fmt: skip
-    filling = Filling(flush_size_bytes, version=version, in_one_piece=in_one_piece)
+    accumulator = Accumulator(flush_size_bytes, version=version, in_one_piece=in_one_piece)
     for call in calls:
-        filling.apply(check_call(call, b"", 0))  # type: ignore[arg-type]  # any of what a call takes
-    filled, _ = filling.freeze()
+        accumulator.apply(check_call(call, b"", 0))  # type: ignore[arg-type]  # any of what a call takes
+    filled, _ = accumulator.freeze()
     assert entries_of(filled) == [
         b"first", *small, *middling, *middling, *middling, *LARGE, b"c", b"d", *middling, *small, *LARGE, b"last",
     ]  # fmt: skip
@@ -49,20 +49,20 @@ def test_calls_of_every_kind_keep_their_order_in_one_batch(
 
 @pytest.mark.parametrize("call", [b"x" * 1000, [b"x" * 1000] * 100, pa.array([b"x" * 1000] * 100)])
 def test_many_small_calls_share_blocks(call: object) -> None:
-    filling = Filling(1 << 30)
-    while filling.size() < 5 * BLOCK_BYTES // 2:
-        filling.apply(check_call(call, b"", 0))  # type: ignore[arg-type]  # any of what a call takes
-    filled, _ = filling.freeze()
+    accumulator = Accumulator(1 << 30)
+    while accumulator.size() < 5 * BLOCK_BYTES // 2:
+        accumulator.apply(check_call(call, b"", 0))  # type: ignore[arg-type]  # any of what a call takes
+    filled, _ = accumulator.freeze()
     assert len(filled.take_block()) == 4, "two pieces, what is left, and the lengths"
 
 
 @pytest.mark.parametrize("calls", [1, 3])
 def test_small_batch_is_one_piece_and_sets_no_memory_aside_for_a_full_one(calls: int) -> None:
     before = pa.total_allocated_bytes()
-    filling = Filling(64 << 20, in_one_piece=True)
+    accumulator = Accumulator(64 << 20, in_one_piece=True)
     for _ in range(calls):
-        filling.apply(check_call([b"x" * 300_000], b"", 0))
-    filled, _ = filling.freeze()
+        accumulator.apply(check_call([b"x" * 300_000], b"", 0))
+    filled, _ = accumulator.freeze()
     if calls == 1:
         assert pa.total_allocated_bytes() - before < 1 << 20
     assert [len(piece) for piece in filled.take_block()] == [filled.raw_bytes]
@@ -70,22 +70,22 @@ def test_small_batch_is_one_piece_and_sets_no_memory_aside_for_a_full_one(calls:
 
 @pytest.mark.parametrize("call", [[b"x" * 1000] * 100, LARGE])
 def test_blocks_that_shrink_become_one_piece(call: list[bytes]) -> None:
-    filling = Filling(64 << 20, in_one_piece=True)
-    while filling.size() < 20 << 20:
+    accumulator = Accumulator(64 << 20, in_one_piece=True)
+    while accumulator.size() < 20 << 20:
         applied = check_call(call, b"", 0)
         memory = applied.memory
-        filling.apply(applied)
+        accumulator.apply(applied)
         assert applied.parts == [], "what was copied is not kept twice"
         assert applied.memory == memory, "what was taken of a bound is what is given back to it"
-    filled, _ = filling.freeze()
+    filled, _ = accumulator.freeze()
     assert [len(block) for block in filled.take_block()] == [filled.raw_bytes]
 
 
-def fill_one_piece(letter: bytes, flush_size_bytes: int = 8 << 20) -> Filled:
-    filling = Filling(flush_size_bytes, in_one_piece=True)
+def fill_one_piece(letter: bytes, flush_size_bytes: int = 8 << 20) -> FilledBatch:
+    accumulator = Accumulator(flush_size_bytes, in_one_piece=True)
     for _ in range(3):
-        filling.apply(check_call([letter * 300_000], b"", 0))
-    return filling.freeze()[0]
+        accumulator.apply(check_call([letter * 300_000], b"", 0))
+    return accumulator.freeze()[0]
 
 
 def address_of(piece: memoryview) -> int:
@@ -124,21 +124,21 @@ def test_little_memory_is_kept_for_later_batches(flush_size_bytes: int, kept: in
 def test_batch_that_is_flushed_by_time_alone_sets_no_memory_aside_for_its_size(
     calls: list[list[bytes]], flush_size_bytes: int
 ) -> None:
-    filling = Filling(flush_size_bytes, in_one_piece=True)
+    accumulator = Accumulator(flush_size_bytes, in_one_piece=True)
     for call in calls:
-        filling.apply(check_call(call, b"", 0))
-    assert entries_of(filling.freeze()[0]) == [entry for call in calls for entry in call]
+        accumulator.apply(check_call(call, b"", 0))
+    assert entries_of(accumulator.freeze()[0]) == [entry for call in calls for entry in call]
 
 
 def test_where_memory_is_short_blocks_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(size: int) -> None:
         raise pa.ArrowMemoryError(f"malloc of size {size} failed")
 
-    filling = Filling(64 << 20, in_one_piece=True)
+    accumulator = Accumulator(64 << 20, in_one_piece=True)
     with monkeypatch.context() as short:
         short.setattr("forebay.buffer.write.accumulator.pa.allocate_buffer", refuse)
-        filling.apply(check_call(LARGE, b"", 0))
-    filled, _ = filling.freeze()
+        accumulator.apply(check_call(LARGE, b"", 0))
+    filled, _ = accumulator.freeze()
     pieces = filled.take_block()
     assert len(pieces) > 1
     assert list(decode_batch(encode_blocks(pieces, filled.count)).entries) == LARGE
@@ -149,18 +149,18 @@ def test_call_that_memory_is_too_short_for_leaves_no_trace(version: Version, mon
     def refuse(*_: object) -> None:
         raise MemoryError
 
-    filling = Filling(64 << 20, version=version, in_one_piece=True)
+    accumulator = Accumulator(64 << 20, version=version, in_one_piece=True)
     small, large = [b"s" * 1000] * 100, [b"l" * 300_000]
-    while filling.size() < BLOCK_BYTES:
-        filling.apply(check_call(small, b"before", 0))
-    before = filling.size()
+    while accumulator.size() < BLOCK_BYTES:
+        accumulator.apply(check_call(small, b"before", 0))
+    before = accumulator.size()
     with monkeypatch.context() as short:
         short.setattr("forebay.buffer.write.accumulator.Blocks._append", refuse)
         for call in (small, large):
             with pytest.raises(MemoryError):
-                filling.apply(check_call(call, b"refused", 1))
-    filling.apply(check_call(b"after", b"after", 2))
-    filled, _ = filling.freeze()
+                accumulator.apply(check_call(call, b"refused", 1))
+    accumulator.apply(check_call(b"after", b"after", 2))
+    filled, _ = accumulator.freeze()
     assert list(dict.fromkeys(item.payload for item in filled.metadata)) == [b"before", b"after"]
     assert entries_of(filled) == [b"s" * 1000] * (before // 1004) + [b"after"]
 
@@ -174,29 +174,29 @@ def test_list_that_changes_during_the_call_is_taken_as_it_was(monkeypatch: pytes
         return lengths
 
     monkeypatch.setattr("forebay.buffer.write.accumulator.lengths_of", measure)
-    filling = Filling(1 << 30)
-    filling.apply(check_call(entries, b"", 0))
-    assert entries_of(filling.freeze()[0]) == [b"a" * 30, b"b"]
+    accumulator = Accumulator(1 << 30)
+    accumulator.apply(check_call(entries, b"", 0))
+    assert entries_of(accumulator.freeze()[0]) == [b"a" * 30, b"b"]
 
 
 def test_batch_with_half_a_call_in_it_is_never_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    filling = Filling(1 << 30)
-    filling.apply(check_call(b"whole", b"", 0))
+    accumulator = Accumulator(1 << 30)
+    accumulator.apply(check_call(b"whole", b"", 0))
     call = check_call(LARGE, b"", 0)
     call.parts[1] = (b"", None)  # type: ignore[assignment]  # stands for anything that goes wrong there
     with pytest.raises(TypeError):
-        filling.apply(call)
-    filled, _ = filling.freeze()
+        accumulator.apply(call)
+    filled, _ = accumulator.freeze()
     with pytest.raises(Unavailable, match="produce its entries again"):
         filled.take_block()
 
 
 def test_blocks_that_do_not_shrink_stay_apart() -> None:
     noise = Random(1).randbytes(BLOCK_BYTES)
-    filling = Filling(64 << 20, in_one_piece=True)
+    accumulator = Accumulator(64 << 20, in_one_piece=True)
     for _ in range(4):
-        filling.apply(check_call([noise], b"", 0))
-    filled, _ = filling.freeze()
+        accumulator.apply(check_call([noise], b"", 0))
+    filled, _ = accumulator.freeze()
     assert len(filled.take_block()) == 5, "and the lengths"
 
 
@@ -223,9 +223,9 @@ def test_entries_changed_after_the_call_are_stored_as_they_were() -> None:
     offsets = pa.py_buffer(memoryview(b"".join(i.to_bytes(4, "little") for i in range(0, 300_001, 1000))))
     call = check_call(pa.Array.from_buffers(pa.binary(), 300, [None, offsets, pa.py_buffer(storage)]), b"", 0)
     storage[:] = b"b" * 300_000
-    filling = Filling(1 << 30)
-    filling.apply(call)
-    assert set(entries_of(filling.freeze()[0])) == {b"a" * 1000}
+    accumulator = Accumulator(1 << 30)
+    accumulator.apply(call)
+    assert set(entries_of(accumulator.freeze()[0])) == {b"a" * 1000}
 
 
 @pytest.mark.parametrize("compression", ["zstd", "none"])
@@ -250,15 +250,15 @@ def test_calls_share_a_metadata_item_in_version_2_and_have_one_each_in_version_1
     version: Version, items: list[int]
 ) -> None:
     """OpenData Buffer writes an item for each call."""
-    filling = Filling(1 << 20, version=version)
+    accumulator = Accumulator(1 << 20, version=version)
     for entries in ([b"a", b"b"], b"c", b"d"):
-        filling.apply(check_call(entries, b"m", 7))
-    filled, _ = filling.freeze()
+        accumulator.apply(check_call(entries, b"m", 7))
+    filled, _ = accumulator.freeze()
     assert [item.start_index for item in filled.metadata] == items
 
 
 def test_single_calls_of_version_1_do_not_make_small_batches() -> None:
-    filling = Filling(1 << 30, version=1)
+    accumulator = Accumulator(1 << 30, version=1)
     for _ in range(20_000):
-        filling.apply(check_call(b"x", b"", 7))
-    assert filling.size() < 1 << 30
+        accumulator.apply(check_call(b"x", b"", 7))
+    assert accumulator.size() < 1 << 30

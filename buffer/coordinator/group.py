@@ -1,0 +1,111 @@
+"""What coordinators share: a lock, threads, and a bound on the cost of what they hold."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from threading import Condition, RLock, current_thread
+from typing import TYPE_CHECKING, Protocol
+
+from forebay.buffer.coordinator.threads import ApplyThread, FlushThreads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forebay.buffer.base.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+
+class Member(Protocol):
+    """What a group knows of a coordinator."""
+
+    held_cost: int
+
+    def make_room(self) -> None:
+        """Flush soon what is held, so that its cost is released."""
+
+
+class CoordinatorGroup:
+    """Coordinators that share one lock, one apply thread, one pool of flush threads and one bound on cost.
+
+    The number of threads does not depend on the number of coordinators. The threads end when the last coordinator has
+    stopped; then the group takes no more. A coordinator that is given no group makes one for itself.
+    """
+
+    def __init__(self, *, flush_threads: int, max_cost: int | None, clock: Clock, name: str) -> None:
+        """Make a group without coordinators.
+
+        Args:
+            flush_threads: Maximum number of threads that call flushers.
+            max_cost: Maximum sum of the costs that all coordinators of the group hold; None for no bound.
+            clock: Where time comes from.
+            name: What the threads are called.
+        """
+        self.clock = clock
+        self.lock = RLock()  # which knows its owner: see `wait_on`
+        self.apply_thread = ApplyThread(f"forebay-apply-{name}", self.lock, clock)
+        self.flush_threads = FlushThreads(f"forebay-flush-{name}", flush_threads, self.lock, clock)
+        self.max_cost = math.inf if max_cost is None else max_cost
+        self.held_cost = 0
+        self.cost_line: deque[object] = deque()
+        """Writers waiting for the cost bound, first come first served: a big write is not starved by small ones."""
+        self.room = Condition(self.lock)
+        """Writers wait here for the cost bound."""
+        self.ended = False
+        """Whether the last coordinator has stopped."""
+        self._members: dict[Member, None] = {}
+
+    # The lock is held for everything below.
+
+    def join(self, member: Member) -> None:
+        """Take a coordinator in."""
+        self._members[member] = None
+
+    def begin(self) -> None:
+        """Start the threads. Called again, this does nothing."""
+        self.apply_thread.begin()
+        self.flush_threads.begin()
+
+    def leave(self, member: Member) -> None:
+        """Forget a coordinator that has stopped."""
+        self._members.pop(member, None)
+        self.room.notify_all()
+        if not self._members:
+            self.ended = True
+            self.apply_thread.end()
+            self.flush_threads.end()
+
+    def run_soon(self, work: Callable[[], None]) -> None:
+        """Run something on a flush thread."""
+
+        def task() -> bool:
+            try:
+                work()
+            except Exception:  # noqa: BLE001 -- logged; the thread has other work
+                _log.exception("work beside the flushes failed")
+            return False
+
+        def hand_over() -> bool:
+            with self.lock:
+                self.flush_threads.add(task)
+            return False
+
+        self.apply_thread.wake(hand_over)
+
+    def make_room(self) -> None:
+        """Have the coordinator that holds the most flush it: no size or interval may be about to."""
+        fullest = max(self._members, key=lambda member: member.held_cost, default=None)
+        if fullest is not None:
+            fullest.make_room()
+
+    def runs_here(self) -> bool:
+        """Whether the caller is on one of the group's threads."""
+        return current_thread() is self.apply_thread.thread or current_thread() in self.flush_threads.threads
+
+    def join_threads(self) -> None:
+        """Wait until the threads have ended; called without the lock, after the last coordinator has stopped."""
+        for thread in (self.apply_thread.thread, *self.flush_threads.threads):
+            if thread.ident is not None:
+                thread.join()

@@ -1,0 +1,157 @@
+"""The threads of a group of coordinators: one that applies writes, and a pool that flushes deltas.
+
+Both run tasks: functions that do one step, never raise, and return whether there is more to do. A task with more to do
+goes to the end of the line, so that a busy coordinator does not hold up the others of its group.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from threading import Condition, Thread, current_thread
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from threading import RLock
+
+    from forebay.buffer.base.clock import Clock
+
+Task: TypeAlias = Callable[[], bool]
+
+
+class ApplyThread:
+    """One thread that runs the tasks that were woken, and those whose time has come. Hold the lock for every call."""
+
+    def __init__(self, name: str, lock: RLock, clock: Clock) -> None:
+        self.thread = Thread(target=self._run, name=name, daemon=True)
+        self._lock = lock
+        self._clock = clock
+        self._woken = Condition(lock)
+        self._ready: deque[Task] = deque()
+        self._times: dict[Task, float] = {}
+        self._next_time: float | None = None
+        """No later than the earliest of `_times`."""
+        self._ending = False
+
+    def begin(self) -> None:
+        """Start the thread. Called again, this does nothing."""
+        _start(self.thread)
+
+    def end(self) -> None:
+        """Let the thread leave when no task is ready."""
+        self._ending = True
+        self._woken.notify_all()
+
+    def wake(self, task: Task) -> None:
+        """Run a task soon."""
+        self._ready.append(task)
+        # All: an interrupted notify() may leave a waiter behind that nobody waits by, and the next would choose that.
+        self._woken.notify_all()
+
+    def wake_at(self, task: Task, moment: float | None) -> None:
+        """Run a task at this moment, instead of the moment that was set for it before; None for never."""
+        if moment is None:
+            self._times.pop(task, None)
+            return
+        self._times[task] = moment
+        if self._next_time is None or moment < self._next_time:
+            self._next_time = moment
+            if current_thread() is not self.thread:
+                self._woken.notify_all()
+
+    def _run(self) -> None:
+        task: Task | None = None
+        while True:
+            with self._lock:
+                if task is not None:
+                    self._ready.append(task)
+                while (task := self._next_task()) is None:
+                    if self._ending:
+                        return
+                    self._clock.wait_until(self._woken, self._next_time)
+            if not task():
+                task = None
+
+    def _next_task(self) -> Task | None:
+        if self._next_time is not None and self._next_time <= (now := self._clock.monotonic()):
+            for task in [task for task, moment in self._times.items() if moment <= now]:
+                del self._times[task]
+                self._ready.append(task)
+            self._next_time = min(self._times.values(), default=None)
+        return self._ready.popleft() if self._ready else None
+
+
+class FlushThreads:
+    """A pool whose threads start when there is work for them. Hold the lock for every call."""
+
+    def __init__(self, name: str, most: int, lock: RLock, clock: Clock) -> None:
+        self.threads: list[Thread] = []
+        self._name = name
+        self._most = most
+        self._lock = lock
+        self._clock = clock
+        self._ready = Condition(lock)
+        self._tasks: deque[Task] = deque()
+        self._sleeping = 0
+        """Threads that wait for a task, without those that were just woken for one."""
+        self._ending = False
+
+    def begin(self) -> None:
+        """Start the first thread: at the interpreter's exit it is too late to start one. Again, this does nothing."""
+        if not self.threads:
+            self.threads.append(self._new_thread())
+        _start(self.threads[0])
+
+    def end(self) -> None:
+        """Let the threads leave when there are no tasks."""
+        self._ending = True
+        self._sleeping = 0
+        self._ready.notify_all()
+
+    def add(self, task: Task, *, first: bool = False) -> None:
+        """Run a task as soon as a thread is free; with `first`, before those that wait already.
+
+        Only the group's own threads may call this: Ctrl-C in a caller's thread could leave `_sleeping` wrong.
+        """
+        if first:
+            self._tasks.appendleft(task)
+        else:
+            self._tasks.append(task)
+        if self._sleeping:
+            self._sleeping -= 1
+            self._ready.notify()
+        elif len(self.threads) < self._most:
+            thread = self._new_thread()
+            try:
+                thread.start()
+            except RuntimeError:
+                return  # the system gives us no more threads: those that run do the work
+            self.threads.append(thread)
+
+    def _new_thread(self) -> Thread:
+        return Thread(target=self._run, name=f"{self._name}-{len(self.threads)}", daemon=True)
+
+    def _run(self) -> None:
+        task: Task | None = None
+        while True:
+            with self._lock:
+                if task is not None:
+                    self._tasks.append(task)
+                    task = None
+                while not self._tasks:
+                    if self._ending:
+                        return
+                    self._sleeping += 1
+                    self._clock.wait_until(self._ready, None)
+                task = self._tasks.popleft()
+            if not task():
+                task = None
+
+
+def _start(thread: Thread) -> None:
+    """Start a thread, unless an earlier call started it and was interrupted."""
+    try:
+        thread.start()
+    except RuntimeError:
+        if thread.ident is None:
+            raise
