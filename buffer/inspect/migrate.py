@@ -13,7 +13,7 @@ from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import InvalidInput, Unsupported
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Head, Manifest, Queue
-from forebay.buffer.manifest.head import FANOUT, KEPT_ENTRIES, MAX_NUMBER, MAX_SEGMENT_ENTRIES, Node, Owner
+from forebay.buffer.manifest.head import FANOUT, KEPT_LISTINGS, MAX_NUMBER, MAX_SEGMENT_LISTINGS, Node, Owner
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import StoreUrl, open_store
 
@@ -112,12 +112,12 @@ class _Migration:
 
     def _seal(self, state: Manifest) -> None:
         """Store all but the newest entries as segments, and these under index nodes."""
-        at, end = state.first_sequence, state.next_sequence - KEPT_ENTRIES
-        if end - at < KEPT_ENTRIES:
+        at, end = state.first_sequence, state.next_sequence - KEPT_LISTINGS
+        if end - at < KEPT_LISTINGS:
             return
         refs: list[Ref] = []
         while at < end:
-            found = state.entries_after(at - 1, min(MAX_SEGMENT_ENTRIES, end - at))
+            found = state.entries_after(at - 1, min(MAX_SEGMENT_LISTINGS, end - at))
             refs.append(self._store(Node(self._buffer_id, 0, at, None, _entries(found), ())))
             self._last_sealed = found[-1]
             at += len(found)

@@ -22,11 +22,11 @@ from forebay.buffer.store.base import check_key
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-KEPT_ENTRIES: Final = 64
+KEPT_LISTINGS: Final = 64
 """The newest entries that stay in the head when the others are sealed, at twice as many."""
 FANOUT: Final = 8
 """So many references of one level become one of the next. More would make fewer nodes and a longer head."""
-MAX_SEGMENT_ENTRIES: Final = 4096
+MAX_SEGMENT_LISTINGS: Final = 4096
 MAX_WRITERS: Final = 256
 """Maximum number of writers without a lasting name that a head remembers; the least recent is forgotten first."""
 LASTING: Final = "="
@@ -409,10 +409,10 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         if len(run) >= FANOUT + turn:
             run = run[:FANOUT]
             return Node(self.buffer_id, run[0].level + 1, run[0].first_sequence, run[0].first_record, (), run)
-        kept = 1 if heavy else KEPT_ENTRIES
+        kept = 1 if heavy else KEPT_LISTINGS
         if len(self.tail) < 2 * kept + turn * ((kept + 1) // 2):
             return None
-        entries = self.tail[: min(len(self.tail) - kept, MAX_SEGMENT_ENTRIES)]
+        entries = self.tail[: min(len(self.tail) - kept, MAX_SEGMENT_LISTINGS)]
         # Records are counted from a segment's first one, so entries that are not counted end a segment.
         uncounted = next((i for i in range(len(entries), 0, -1) if entries[i - 1].facts is None), len(entries))
         return Node(self.buffer_id, 0, self.tail_start, self._base_records()[0], entries[:uncounted], ())
@@ -427,7 +427,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
 
     def seal_turn(self, writer_id: str) -> int:
         """A writer's place, from 0, among those that appended lately: all of them work out the same order."""
-        lately = {known for known, writer in self.writers.items() if self.revision - writer.revision < KEPT_ENTRIES}
+        lately = {known for known, writer in self.writers.items() if self.revision - writer.revision < KEPT_LISTINGS}
         order = sorted(lately | {writer_id}, key=lambda known: _hash(f"{self.tail_start} {known}"))
         return min(order.index(writer_id), _SEAL_TURNS)
 

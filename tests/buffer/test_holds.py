@@ -31,7 +31,7 @@ from forebay.buffer.base.errors import (
 from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.holds import HeldRange, hold, hold_uploads, keep_hold
 from forebay.buffer.manifest import BelowFloor, Head, Manifest, Queue
-from forebay.buffer.manifest.head import KEPT_ENTRIES, Hold
+from forebay.buffer.manifest.head import KEPT_LISTINGS, Hold
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
 
@@ -143,15 +143,15 @@ def test_batches_appended_while_a_hold_is_taken_are_in_its_plan(store: MemorySto
 
 def test_plan_is_read_in_pieces(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forebay.buffer.holds._PIECE", 70)
-    append(store, 5 * KEPT_ENTRIES)
-    append(store, 5 * KEPT_ENTRIES)
+    append(store, 5 * KEPT_LISTINGS)
+    append(store, 5 * KEPT_LISTINGS)
     counting = FaultyStore(store)
     with hold(counting) as held:
         plan = held.descriptors()
         before = counting.calls["get"]
         assert next(plan).sequence == 0
         assert counting.calls["get"] == before + 1, "one segment, and not the rest"
-        assert [batch.sequence for batch in plan] == list(range(1, 10 + 10 * KEPT_ENTRIES))
+        assert [batch.sequence for batch in plan] == list(range(1, 10 + 10 * KEPT_LISTINGS))
 
 
 def moment(seconds: float) -> datetime:
@@ -223,7 +223,7 @@ def test_ttl_of_less_than_a_millisecond_is_not_taken_for_a_hold_of_an_older_rele
 
 
 def test_hold_that_cannot_be_planned_is_let_go(store: MemoryStore) -> None:
-    append(store, 5 * KEPT_ENTRIES)
+    append(store, 5 * KEPT_LISTINGS)
     append(store, 1)
     (segment,) = store.list("segments/")
     store.put(segment.key, b"damaged")

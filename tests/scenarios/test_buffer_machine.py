@@ -57,7 +57,7 @@ EVENTS = (
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(head, "KEPT_ENTRIES", 1)
+    monkeypatch.setattr(head, "KEPT_LISTINGS", 1)
     monkeypatch.setattr(head, "FANOUT", 2)
     monkeypatch.setattr(head, "MAX_WRITERS", 2)
     monkeypatch.setattr(holds, "Thread", NoThread)

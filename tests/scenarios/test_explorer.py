@@ -407,7 +407,7 @@ def explore(start: State) -> int:
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head, "KEPT_ENTRIES", 1)
+    monkeypatch.setattr(head, "KEPT_LISTINGS", 1)
     monkeypatch.setattr(head, "FANOUT", 2)
     monkeypatch.setattr(head, "KEPT_LASTING", 0)
     monkeypatch.setattr(head, "WRITER_BUCKETS", 1)
