@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.model import BatchDescriptor
-    from forebay.buffer.manifest.head import Group
+    from forebay.buffer.manifest.head_fields import Group
 
 _CURSOR_KEY: Final = re.compile(rf"{CURSORS}/({NAME.pattern})/([0-9a-f]{{32}})")
 

@@ -27,7 +27,7 @@ from forebay.buffer.base.clock import SystemClock, system_random
 from forebay.buffer.base.errors import Closed, Corrupt, Fenced, ForebayError, InvalidInput, Unavailable
 from forebay.buffer.base.lifecycle import refuse_pickle, shows_unopened
 from forebay.buffer.manifest import Head, Queue
-from forebay.buffer.manifest.head import Hold
+from forebay.buffer.manifest.head_fields import Hold
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic.holds import HeldTopic, hold_partitions

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from forebay.buffer.base import names
-from forebay.buffer.base.checks import check_seconds
+from forebay.buffer.base.checks import MOST, check_seconds
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import InvalidInput, Unsupported
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Head, Manifest, Queue
-from forebay.buffer.manifest.head import FANOUT, KEPT_LISTINGS, MAX_NUMBER, MAX_SEGMENT_LISTINGS, Node, Owner
+from forebay.buffer.manifest.head import FANOUT, KEPT_LISTINGS, MAX_SEGMENT_LISTINGS
+from forebay.buffer.manifest.head_fields import Owner
+from forebay.buffer.manifest.nodes import Node
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import StoreUrl, open_store
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.model import BatchDescriptor
-    from forebay.buffer.manifest.head import Ref
+    from forebay.buffer.manifest.nodes import Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class _Migration:
 
     def _convert(self, manifest: Manifest) -> Head:
         """The head that takes the place of a manifest, which may have grown and been consumed since it was sealed."""
-        if max(manifest.epoch, manifest.next_sequence) >= MAX_NUMBER:
+        if max(manifest.epoch, manifest.next_sequence) >= MOST:
             raise Unsupported(f"{self._queue.url}: version 2 cannot count on from its epoch or sequence")
         first = manifest.first_sequence
         refs = self._refs if self._is_sealed_part_of(manifest) else ()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.manifest import Queue, State
-    from forebay.buffer.manifest.head import Ref
+    from forebay.buffer.manifest.nodes import Ref
     from forebay.buffer.store import ObjectInfo
 
 _ENTRIES_AT_ONCE: Final = 1000

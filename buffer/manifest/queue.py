@@ -31,7 +31,8 @@ from forebay.buffer.base.errors import (
     Unsupported,
 )
 from forebay.buffer.format.model import Reader
-from forebay.buffer.manifest.head import LASTING, MAX_WRITERS, BelowFloor, Head, Writer, bucket_of, trimmed
+from forebay.buffer.manifest.head import LASTING, MAX_WRITERS, BelowFloor, Head, bucket_of, trimmed
+from forebay.buffer.manifest.head_fields import Writer
 from forebay.buffer.manifest.pace import Pace
 from forebay.buffer.manifest.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 from forebay.buffer.manifest.segments import Segments
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.batch import Version
     from forebay.buffer.format.model import BatchDescriptor, NewBatch
-    from forebay.buffer.manifest.head import Bucket
+    from forebay.buffer.manifest.head_fields import Bucket
     from forebay.buffer.store.base import ObjectStore
 
 _log = logging.getLogger("forebay.manifest")

@@ -1,4 +1,4 @@
-"""Sealed entries: storing nodes, finding entries through them, and keeping those that were read."""
+"""Sealed listings: storing nodes, finding listings through them, and keeping the nodes that were read."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from forebay.buffer.base import names
 from forebay.buffer.base.errors import Corrupt
 from forebay.buffer.base.names import LOWEST, ulid_in
 from forebay.buffer.base.reread import read_sound
+from forebay.buffer.manifest.decode import read_node
 from forebay.buffer.manifest.envelope import pack
-from forebay.buffer.manifest.head import Node, describe_all, read_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.model import BatchDescriptor
-    from forebay.buffer.manifest.head import Head, Ref
+    from forebay.buffer.manifest.head import Head
+    from forebay.buffer.manifest.nodes import Node, Ref
     from forebay.buffer.store.base import ObjectStore
 
 FOLDER: Final = "segments"
 _KEPT_ITEMS: Final = 1 << 15
-"""Entries and references, of all nodes kept together: some 16 MB."""
+"""Maximum number of listings and references in all kept nodes together: about 16 MB."""
 
 
 class _KeptNode:
-    """A node that was read, and its entries' descriptors once somebody asked for them."""
+    """A node that was read, and the descriptors of its listings once somebody asked for them."""
 
     __slots__ = ("described", "node")
 
@@ -41,7 +42,7 @@ class _KeptNode:
 
     def describe(self) -> list[BatchDescriptor]:
         if self.described is None:
-            self.described = describe_all(self.node)
+            self.described = self.node.describe()
         return self.described
 
 

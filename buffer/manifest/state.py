@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from forebay.buffer.base.checks import MOST
 from forebay.buffer.base.errors import Corrupt, InvalidInput
 from forebay.buffer.manifest import envelope, v1
-from forebay.buffer.manifest.head import MAX_NUMBER, Head, Owner, read_head
+from forebay.buffer.manifest.decode import read_head
+from forebay.buffer.manifest.head import Head
+from forebay.buffer.manifest.head_fields import Owner
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.topic import partition_name, refuse_topic
 from forebay.buffer.manifest.v1 import Manifest
@@ -52,7 +55,7 @@ def read_state(data: bytes | memoryview, location: str) -> State:
 def is_unwritten(state: State | None) -> bool:
     """Whether only an unnamed consumer created it. Such a manifest has version 1, but the format is still undecided."""
     # guard: never convert a manifest that was written to
-    return isinstance(state, Manifest) and state.next_sequence == 0 and 0 < state.epoch < MAX_NUMBER
+    return isinstance(state, Manifest) and state.next_sequence == 0 and 0 < state.epoch < MOST
 
 
 def convert_unwritten(manifest: Manifest, buffer_id: str) -> Head:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final
 from forebay.buffer.base import names
 from forebay.buffer.base.errors import Corrupt
 from forebay.buffer.base.reread import read_sound
+from forebay.buffer.manifest.decode import read_writer_node
 from forebay.buffer.manifest.envelope import pack
-from forebay.buffer.manifest.head import Bucket, WriterNode, read_writer_node
+from forebay.buffer.manifest.head_fields import Bucket
+from forebay.buffer.manifest.nodes import WriterNode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -31,7 +31,8 @@ from forebay.buffer.base.errors import (
 from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.holds import HeldRange, hold, hold_uploads, keep_hold
 from forebay.buffer.manifest import BelowFloor, Head, Manifest, Queue
-from forebay.buffer.manifest.head import KEPT_LISTINGS, Hold
+from forebay.buffer.manifest.head import KEPT_LISTINGS
+from forebay.buffer.manifest.head_fields import Hold
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
 

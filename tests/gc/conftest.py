@@ -13,7 +13,7 @@ from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Head, Manifest, Queue, State
-from forebay.buffer.manifest.head import Hold
+from forebay.buffer.manifest.head_fields import Hold
 from forebay.buffer.store.base import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, add_partitions, create_topic

@@ -34,7 +34,8 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.inspect.findings import Severity
 from forebay.buffer.inspect.verify import verify
 from forebay.buffer.manifest import Head, Queue
-from forebay.buffer.manifest.head import KEPT_LASTING, Writer
+from forebay.buffer.manifest.head import KEPT_LASTING
+from forebay.buffer.manifest.head_fields import Writer
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.gc import Collector
 

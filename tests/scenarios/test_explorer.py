@@ -35,17 +35,10 @@ from forebay.buffer.base.errors import Fenced
 from forebay.buffer.base.names import LOWEST, ulid_in
 from forebay.buffer.format.model import Metadata, NewBatch
 from forebay.buffer.manifest import BelowFloor, Head, head
+from forebay.buffer.manifest.decode import read_head, read_node, read_writer_node
 from forebay.buffer.manifest.envelope import pack
-from forebay.buffer.manifest.head import (
-    Bucket,
-    Node,
-    NodeNeeded,
-    Writer,
-    WriterNode,
-    read_head,
-    read_node,
-    read_writer_node,
-)
+from forebay.buffer.manifest.head_fields import Bucket, Writer
+from forebay.buffer.manifest.nodes import Node, NodeNeeded, WriterNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

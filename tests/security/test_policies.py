@@ -33,7 +33,8 @@ from forebay.buffer.groups import Groups
 from forebay.buffer.inspect.findings import Severity
 from forebay.buffer.inspect.verify import verify
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.head import KEPT_LASTING, KEPT_LISTINGS, Writer, bucket_of
+from forebay.buffer.manifest.head import KEPT_LASTING, KEPT_LISTINGS, bucket_of
+from forebay.buffer.manifest.head_fields import Writer
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.gc import Collector, Retention

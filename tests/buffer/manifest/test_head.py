@@ -17,18 +17,10 @@ from forebay.buffer.base.errors import InvalidInput, Trimmed, Unknown
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.manifest import PlaceConsumed, Queue
-from forebay.buffer.manifest.head import (
-    FANOUT,
-    KEPT_LISTINGS,
-    MAX_WRITERS,
-    BelowFloor,
-    Head,
-    Hold,
-    Node,
-    NodeNeeded,
-    Ref,
-    read_head,
-)
+from forebay.buffer.manifest.decode import read_head
+from forebay.buffer.manifest.head import FANOUT, KEPT_LISTINGS, MAX_WRITERS, BelowFloor, Head
+from forebay.buffer.manifest.head_fields import Hold
+from forebay.buffer.manifest.nodes import Node, NodeNeeded, Ref
 from forebay.buffer.manifest.segments import Segments
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore

@@ -16,14 +16,9 @@ from forebay.buffer.inspect.findings import Severity
 from forebay.buffer.inspect.stats import describe_all
 from forebay.buffer.inspect.verify import verify
 from forebay.buffer.manifest import Head, Queue, head
-from forebay.buffer.manifest.head import (
-    KEPT_LASTING,
-    WRITER_BUCKETS,
-    Bucket,
-    Writer,
-    bucket_of,
-    read_writer_node,
-)
+from forebay.buffer.manifest.decode import read_writer_node
+from forebay.buffer.manifest.head import KEPT_LASTING, WRITER_BUCKETS, bucket_of
+from forebay.buffer.manifest.head_fields import Bucket, Writer
 from forebay.buffer.manifest.register import Limits
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore

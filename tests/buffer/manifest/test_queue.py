@@ -11,7 +11,7 @@ from forebay.buffer.base.errors import Corrupt, Fenced, InvalidInput, Timeout, U
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Head, Manifest, PlaceConsumed, Queue
-from forebay.buffer.manifest.head import Hold
+from forebay.buffer.manifest.head_fields import Hold
 from forebay.buffer.manifest.register import Limits
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock

@@ -13,7 +13,8 @@ from forebay.buffer.base import names
 from forebay.buffer.base.errors import Corrupt, InvalidInput, Trimmed, Unavailable
 from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.manifest import Head, Queue, segments
-from forebay.buffer.manifest.head import FANOUT, KEPT_LISTINGS, MAX_SEGMENT_LISTINGS, Node
+from forebay.buffer.manifest.head import FANOUT, KEPT_LISTINGS, MAX_SEGMENT_LISTINGS
+from forebay.buffer.manifest.nodes import Node
 from forebay.buffer.manifest.register import Limits
 from forebay.buffer.manifest.segments import Segments
 from forebay.buffer.store.memory import MemoryStore
