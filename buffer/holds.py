@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.model import BatchDescriptor
+    from forebay.buffer.manifest import State
 
 _log = logging.getLogger("forebay.holds")
 
@@ -454,10 +455,10 @@ class _Lease:
             state = self.queue.read()
         except Unavailable:
             return None
-        return self._find_in(state) if isinstance(state, Head) else None
+        return self._find_in(state)
 
-    def _find_in(self, head: Head) -> Hold:
-        found = head.holds.get(self.hold_id)
+    def _find_in(self, state: State) -> Hold:
+        found = state.holds.get(self.hold_id)
         if found is None:
             raise self._gone()  # guard: a renewal never restores a lost hold
         return found

@@ -18,7 +18,7 @@ from forebay.buffer.base.errors import Backpressure, Closed, ForebayError, Inval
 from forebay.buffer.base.lifecycle import AsyncClosing, shows_unopened
 from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator, WriteHandle
 from forebay.buffer.format.batch import DEFAULT_LEVEL, DEFAULT_MAX_RAW_BYTES, check_compression
-from forebay.buffer.manifest import Head, Manifest, Queue
+from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.register import Limits
 from forebay.buffer.manifest.state import OPENDATA_DATA_PREFIX, OPENDATA_MANIFEST_PATH, check_layout
 from forebay.buffer.store import StoreUrl, open_store
@@ -204,7 +204,7 @@ class Producer(AsyncClosing):
         self._coordinator: WriteCoordinator[Call, int | None, Filled, Filling, Uploaded | None] = WriteCoordinator(
             Filling(
                 flush_size_bytes,
-                version=1 if isinstance(state, Manifest) else 2,
+                version=state.version,
                 in_one_piece=compression == "zstd",
             ),
             self._uploader,
@@ -356,7 +356,7 @@ class Producer(AsyncClosing):
 
     def _check_backlog(self, entries: Entries, limit: int) -> None:
         state = self._queue.last_seen()
-        held = state.object_bytes if isinstance(state, Head) else 0
+        held = 0 if state is None else state.object_bytes
         if held <= limit:
             return
         # Only the collector makes a backlog smaller. An empty flush looks whether it has, without anybody waiting.
@@ -371,7 +371,7 @@ class Producer(AsyncClosing):
         )
 
     def _last_number_in(self, state: State) -> int | None:
-        if isinstance(state, Manifest):
+        if not state.names_writers:
             raise Unsupported(
                 f"{self.url} is of version 1, which remembers no writers: leave out writer_id, or migrate it"
             )

@@ -167,7 +167,7 @@ class WatchedStore(ObjectStore):
         )
         self.epochs.add(new.epoch)
         self._reachable = set()
-        for entry in new.entries_after(None, new.count):
+        for entry in new.tail_descriptors(new.first_sequence, new.count):
             self._note_listed(entry.sequence, entry.location)
             self._reachable.add(entry.location)
 

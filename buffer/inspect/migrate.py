@@ -119,7 +119,7 @@ class _Migration:
             return
         refs: list[Ref] = []
         while at < end:
-            found = state.entries_after(at - 1, min(MAX_SEGMENT_LISTINGS, end - at))
+            found = state.tail_descriptors(at, min(MAX_SEGMENT_LISTINGS, end - at))
             refs.append(self._store(Node(self._buffer_id, 0, at, None, _entries(found), ())))
             self._last_sealed = found[-1]
             at += len(found)
@@ -161,7 +161,7 @@ class _Migration:
             next_sequence=manifest.next_sequence,
             owner=owner,
             refs=refs,
-            tail=_entries(manifest.entries_after(sealed_to - 1, manifest.next_sequence - sealed_to)),
+            tail=_entries(manifest.tail_descriptors(sealed_to, manifest.next_sequence - sealed_to)),
         )
         head = whole.trim(first, self._nodes)
         # guard: keep the floor at or below every listed name
@@ -176,7 +176,7 @@ class _Migration:
         if last is None or last.sequence < manifest.first_sequence:
             return False
         # guard: what was sealed must still be in the manifest
-        return manifest.entries_after(last.sequence - 1, 1) == [last]
+        return manifest.tail_descriptors(last.sequence, 1) == [last]
 
 
 def _entries(found: list[BatchDescriptor]) -> tuple[NewBatch, ...]:

@@ -7,11 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base.errors import Corrupt, NotFound
-from forebay.buffer.base.names import LOWEST, ulid_in
+from forebay.buffer.base.names import ulid_in
 from forebay.buffer.groups import open_cursor, parse_cursor_key
 from forebay.buffer.inspect.findings import REPORTED_FINDINGS, Finding, Kind, VerifyReport
 from forebay.buffer.inspect.inventory import Inventory
-from forebay.buffer.manifest import Head, Manifest
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.segments import ref_at
 from forebay.buffer.manifest.state import CURSORS
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from forebay.buffer.manifest.nodes import Ref
     from forebay.buffer.store import ObjectInfo
 
-_ENTRIES_AT_ONCE: Final = 1000
+_LISTINGS_AT_ONCE: Final = 1000
 
 
 class Walk:
@@ -56,25 +55,22 @@ class Walk:
         except Corrupt as error:
             self._find("corrupt", self._queue.manifest_path, str(error))
             return self._report(None)
-        floor = state.gc_floor if isinstance(state, Head) else LOWEST
         with ThreadPoolExecutor(self._fetches, thread_name_prefix="forebay-verify") as pool:
             try:
-                self._check_batches(self._batches(state), floor, pool)
+                self._check_batches(self._batches(state), state.gc_floor, pool)
             except Corrupt as error:
                 self._find("corrupt", self._queue.manifest_path, str(error))
-        if isinstance(state, Head):
-            self._check_readers(state)
-            self._check_writers(state)
+        self._check_readers(state)
+        self._check_writers(state)
         self._name_orphans(state)
         return self._report(state)
 
     def _report(self, state: State | None) -> VerifyReport:
-        version = None if state is None else 2 if isinstance(state, Head) else 1
         counts: dict[str, Any] = dict(self._counts)
         return VerifyReport(
             self._store.url,
             self._deep,
-            version,
+            None if state is None else state.version,
             segments=len(self._nodes),
             findings=tuple(self._findings),
             **counts,
@@ -100,57 +96,48 @@ class Walk:
     # Walking
 
     def _batches(self, state: State) -> Iterator[BatchDescriptor]:
-        if isinstance(state, Manifest):
-            for first in range(state.first_sequence, state.next_sequence, _ENTRIES_AT_ONCE):
-                yield from state.entries_after(first - 1, _ENTRIES_AT_ONCE)
-            return
-        at, end, head = state.first_sequence, state.next_sequence, state
+        at, end = state.first_sequence, state.next_sequence
         missing = ""
         while at < end:
-            if at >= head.tail_start:
-                yield from head.tail_descriptors(at, end - at)
+            if at >= state.tail_start:
+                for first in range(at, end, _LISTINGS_AT_ONCE):
+                    yield from state.tail_descriptors(first, min(_LISTINGS_AT_ONCE, end - first))
                 return
-            ref, found = self._descend(head, at)
+            ref, found = self._descend(state, at)
             if found is not None:
                 yield from found
             # guard: report a missing segment even if the head keeps changing
-            elif ref.name != missing and (fresh := self._fresh_head()).revision != head.revision:
+            elif ref.name != missing and (fresh := self._queue.read()) != state:
                 # The head that refers to it is old: a collector may have trimmed through it since. If a newer head
                 # refers to it, too, it is missing, however often writers change the head meanwhile.
-                missing, head = ref.name, fresh
-                at = max(at, head.first_sequence)
+                missing, state = ref.name, fresh
+                at = max(at, state.first_sequence)
                 continue
             else:
                 lost = f"batches {max(at, ref.first_sequence)} to {ref.end - 1} cannot be reached"
                 self._find("missing", _segment_key(ref), f"the segment is not there, so {lost}")
             at = ref.end
 
-    def _descend(self, head: Head, at: int) -> tuple[Ref, list[BatchDescriptor] | None]:
+    def _descend(self, state: State, at: int) -> tuple[Ref, list[BatchDescriptor] | None]:
         """The segment that holds a sequence and its descriptors from there on; None if a node is missing.
 
         Where a node is damaged there is nothing to go on with but what follows it.
         """
-        refs = head.refs
+        refs = state.refs
         while True:
             ref = ref_at(refs, at)
             self._inventory.mark(_segment_key(ref))
             try:
-                node = self._queue.segments.load(ref, head.buffer_id)
+                node = self._queue.segments.load(ref, state.buffer_id)
                 self._nodes.add(ref.name)
                 if node.level == 0:
-                    return ref, self._queue.segments.descriptors(head, at, ref.end - at)
+                    return ref, self._queue.segments.descriptors(state, at, ref.end - at)
             except NotFound:
                 return ref, None
             except Corrupt as error:
                 self._find("corrupt", _segment_key(ref), str(error))
                 return ref, []
             refs = node.refs
-
-    def _fresh_head(self) -> Head:
-        head = self._queue.read()
-        if not isinstance(head, Head):
-            raise Corrupt(f"{self._queue.url} was of version 2 a moment ago and is of version 1 now")
-        return head
 
     # Checking
 
@@ -212,8 +199,8 @@ class Walk:
         if batch.sequence >= self._queue.read().first_sequence:  # else it was trimmed and swept meanwhile
             self._find("missing", batch.location, f"batch {batch.sequence} is not there")
 
-    def _check_readers(self, head: Head) -> None:
-        for name, group in sorted(head.groups.items()):
+    def _check_readers(self, state: State) -> None:
+        for name, group in sorted(state.groups.items()):
             self._counts["groups"] += 1
             register = open_cursor(self._store, name, group.generation, clock=self._clock)
             self._inventory.mark(register.key)
@@ -224,34 +211,34 @@ class Walk:
                 continue
             if cursor is None:
                 continue
-            if cursor.buffer_id != head.buffer_id:
-                what = f"it belongs to buffer {cursor.buffer_id}; this one is {head.buffer_id}"
+            if cursor.buffer_id != state.buffer_id:
+                what = f"it belongs to buffer {cursor.buffer_id}; this one is {state.buffer_id}"
                 self._find("contradictory", register.key, what)
             elif cursor.acked is not None:
                 # A consumer may have gone back before the group's start, and acknowledged there.
-                self._check_frontier(head, register.key, max(cursor.acked, group.start - 1))
-        if head.owner is not None and head.owner.acked is not None:
-            self._check_frontier(head, self._queue.manifest_path, head.owner.acked)
+                self._check_frontier(state, register.key, max(cursor.acked, group.start - 1))
+        if state.acked is not None:
+            self._check_frontier(state, self._queue.manifest_path, state.acked)
 
-    def _check_writers(self, head: Head) -> None:
-        for number, bucket in sorted(head.writer_buckets.items()):
+    def _check_writers(self, state: State) -> None:
+        for number, bucket in sorted(state.writer_buckets.items()):
             key = bucket_key(bucket.name)
             self._inventory.mark(key)
             try:
-                self._queue.buckets.load(head, number)
+                self._queue.buckets.load(state, number)
             except NotFound:
-                if self._fresh_head().writer_buckets.get(number) == bucket:
+                if self._queue.read().writer_buckets.get(number) == bucket:
                     self._find("missing", key, "the writers in it are forgotten: their repeats would be stored again")
             except Corrupt as error:
                 self._find("corrupt", key, str(error))
 
-    def _check_frontier(self, head: Head, key: str, acked: int) -> None:
-        if acked + 1 < head.first_sequence and not head.dropped:
-            what = f"acknowledged through {acked}, but trimmed up to {head.first_sequence} without retention"
+    def _check_frontier(self, state: State, key: str, acked: int) -> None:
+        if acked + 1 < state.first_sequence and not state.dropped:
+            what = f"acknowledged through {acked}, but trimmed up to {state.first_sequence} without retention"
             self._find("contradictory", key, what)
 
     def _name_orphans(self, state: State) -> None:
-        floor = state.lowest_new_name if isinstance(state, Head) else LOWEST
+        floor = state.lowest_new_name
         self._counts["orphaned"] = left = self._inventory.unmarked
         if not left:
             return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from forebay.buffer.base.errors import Backpressure, Fenced, InvalidInput, Trimmed
 from forebay.buffer.base.names import LOWEST, ulid_in
 from forebay.buffer.format.model import NewBatch  # noqa: TC001 - msgspec reads the annotations
+from forebay.buffer.manifest.either_version import EitherVersion
 from forebay.buffer.manifest.envelope import pack
 from forebay.buffer.manifest.head_fields import Bucket, Group, Hold, Owner, Writer
 from forebay.buffer.manifest.nodes import Node, NodeNeeded, Ref, describe
@@ -51,8 +52,11 @@ KNOWN_FEATURES: Final[frozenset[str]] = frozenset({SEALED_WRITERS, REFERENCE_FLO
 """Names that `required_features` may hold: fields that a release must know to keep the promises (rfcs/0005)."""
 
 
-class Head(Struct, frozen=True, array_like=True, tag="head"):
+class Head(EitherVersion, Struct, frozen=True, array_like=True, tag="head"):
     """One state of a version 2 manifest."""
+
+    version: ClassVar = 2
+    names_writers: ClassVar = True
 
     buffer_id: str
     revision: int = 0
@@ -97,14 +101,19 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         return self.next_sequence - len(self.tail)
 
     @property
-    def count(self) -> int:
-        """How many batches are retained."""
-        return self.next_sequence - self.first_sequence
-
-    @property
     def epoch(self) -> int:
         """The unnamed consumer's epoch."""
         return self.owner.epoch if self.owner else 0
+
+    @property
+    def claim_id(self) -> str:
+        """The id of the unnamed consumer's newest claim."""
+        return self.owner.claim_id if self.owner else ""
+
+    @property
+    def acked(self) -> int | None:
+        """The highest sequence up to which the unnamed consumer has acknowledged all."""
+        return self.owner.acked if self.owner else None
 
     @property
     def object_bytes(self) -> int:
@@ -288,8 +297,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
 
     def claim(self, claim_id: str) -> Head:
         """Make a claim of the unnamed consumer."""
-        acked = self.owner.acked if self.owner else None
-        return self._next(owner=Owner(self.epoch + 1, claim_id, acked))
+        return self._next(owner=Owner(self.epoch + 1, claim_id, self.acked))
 
     def ack(self, through: int) -> Head:
         """Move the unnamed consumer's frontier; listings stay until the collector trims them."""

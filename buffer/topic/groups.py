@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from forebay.buffer.base.errors import InvalidInput, NotFound
 from forebay.buffer.groups import Groups, GroupState
-from forebay.buffer.manifest import Head
 from forebay.buffer.manifest.topic import MAX_PARTITIONS
 from forebay.buffer.topic.topic import RECORD_KEY, Topic, check_place, in_parallel
 
@@ -76,8 +75,9 @@ def describe_topic(
 
     def describe(number: int) -> PartitionState:
         state = topic.open_queue(number, "reader").read()
-        size = state.object_bytes if isinstance(state, Head) else 0
-        return PartitionState(topic.partition(number).url, state.first_sequence, state.next_sequence, size)
+        return PartitionState(
+            topic.partition(number).url, state.first_sequence, state.next_sequence, state.object_bytes
+        )
 
     record = topic.record
     return TopicState(

@@ -47,7 +47,7 @@ def dump(target: Target, *, first: int | None) -> None:
     while found := queue.descriptors(at, _AT_ONCE, state=state):
         listed += _named(found)
         at = found[-1].sequence + 1
-    shown: dict[str, Any] = {"url": queue.url, "version": 2 if isinstance(state, Head) else 1}
+    shown: dict[str, Any] = {"url": queue.url, "version": state.version}
     if isinstance(state, Head):
         shown["head"] = {**_named(state), "writers": len(state.writers), "lasting_writers": state.lasting_writers}
         del shown["head"]["tail"]  # they are among the batches

@@ -11,7 +11,6 @@ from forebay.buffer.base.errors import NotFound, NotReady
 from forebay.buffer.base.waiting import POLL_FLOOR
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.state import is_unwritten
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.runtime.source import Source
@@ -57,7 +56,7 @@ class Awaited:
             unwritten = self.given.unwritten
         else:
             try:
-                unwritten = is_unwritten(self._queue.read_existing())
+                unwritten = self._queue.read_existing().is_unwritten
             except IsTopic:
                 return
         if unwritten:

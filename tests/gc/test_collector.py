@@ -12,7 +12,7 @@ from forebay.buffer.base.errors import Corrupt, Denied, InvalidInput, Trimmed, U
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.groups import Cursor, GroupReader, Groups, cursor_key
-from forebay.buffer.manifest import BelowFloor, Head, Queue
+from forebay.buffer.manifest import BelowFloor, Head, Queue, UnnamedReader
 from forebay.buffer.manifest.envelope import pack
 from forebay.buffer.manifest.head import FANOUT, KEPT_LISTINGS
 from forebay.buffer.producer import Producer
@@ -64,7 +64,7 @@ def test_group_without_a_cursor_is_at_its_start(pool: Any) -> None:
 def test_consumer_that_has_acknowledged_nothing_holds_everything(pool: Any) -> None:
     appended = pool.append(4)
     pool.group("done", through=3)
-    pool.queue.claim()
+    UnnamedReader(pool.queue).claim()
     pool.age()
     assert pool.collect().trimmed == 0
     assert pool.listed() == appended

@@ -150,7 +150,7 @@ def test_producers_that_share_a_manifest_leave_few_unused_segments() -> None:
     for number in range(40 * KEPT_LISTINGS):
         for queue in queues:
             queue.read()
-            queue._seal_if_due()
+            queue.seal_if_due()
         queues[number % 3].append([NewBatch(f"data/{number}")])
         clock.advance(0.01)
     report = verify(store, deep=False)

@@ -9,8 +9,7 @@ from forebay.buffer.base import metrics
 from forebay.buffer.base.errors import Corrupt, ForebayError, InvalidInput, NotFound, Trimmed, Unavailable, Unknown
 from forebay.buffer.format.model import Reader
 from forebay.buffer.groups import GroupReader
-from forebay.buffer.manifest import Head, Queue
-from forebay.buffer.manifest.state import is_unwritten
+from forebay.buffer.manifest import Queue, UnnamedReader
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import check_place, in_parallel
@@ -46,9 +45,11 @@ class ClaimedBuffer:
         self._fails = fails
         self._queue = Queue(source.store, source.manifest_path, role="spark")
         before = self._queue.read()
-        self.is_new = isinstance(before, Head) and group is not None and group not in before.groups
+        self.is_new = not before.is_unwritten and group is not None and group not in before.groups
         """Whether the group was made by this."""
-        self._side: ReadSide = self._queue if group is None else GroupReader(self._queue, group, start=start)
+        self._side: ReadSide = (
+            UnnamedReader(self._queue) if group is None else GroupReader(self._queue, group, start=start)
+        )
         self._claim = self._side.claim()
         self._acked = self.frontier().next - 1
 
@@ -254,7 +255,7 @@ class Claims:
 def is_written(store: ObjectStore, manifest_path: str) -> bool:
     """Whether there is a topic, or a buffer that was written to. Creates nothing."""
     try:
-        return not is_unwritten(Queue(store, manifest_path, role="spark").read_existing())
+        return not Queue(store, manifest_path, role="spark").read_existing().is_unwritten
     except IsTopic:
         return True
     except NotFound as error:

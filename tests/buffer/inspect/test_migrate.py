@@ -14,7 +14,7 @@ from forebay.buffer.base.errors import Fenced, ForebayError, InvalidInput, NotFo
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.model import Metadata, NewBatch
 from forebay.buffer.inspect.migrate import MigrationReport, migrate
-from forebay.buffer.manifest import Head, Manifest, PlaceConsumed, Queue
+from forebay.buffer.manifest import Head, Manifest, PlaceConsumed, Queue, UnnamedReader
 from forebay.buffer.manifest.head import FANOUT, KEPT_LISTINGS, MAX_SEGMENT_LISTINGS
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
@@ -49,8 +49,8 @@ def append(store: Any, count: int) -> None:
 
 
 def consume(store: Any, through: int) -> None:
-    queue = Queue(store)
-    queue.ack(queue.claim(), through)
+    reader = UnnamedReader(Queue(store))
+    reader.ack(reader.claim(), through)
 
 
 def run(store: Any, **settings: Any) -> MigrationReport:

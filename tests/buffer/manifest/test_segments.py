@@ -118,7 +118,7 @@ def test_failed_seal_does_not_stop_the_append(store: MemoryStore, caplog: pytest
         head = queue.read()
         assert isinstance(head, Head)
         assert len(head.refs) == (turn == 2)
-    assert caplog.text.count("sealing older entries or idle writers failed") == 2
+    assert caplog.text.count("sealing older listings or idle writers failed") == 2
     assert len(Queue(store).descriptors(0, 10**6)) == ANYBODY_SEALS + 3
 
 
@@ -142,8 +142,8 @@ def test_two_that_seal_the_same_entries_leave_one_reference(store: MemoryStore) 
     one, other = (Queue(store, random=Random(i)) for i in (11, 12))
     for queue in (one, other):
         queue.read()
-    one._seal_if_due()
-    other._seal_if_due()
+    one.seal_if_due()
+    other.seal_if_due()
     one.append([NewBatch("data/one")])
     other.append([NewBatch("data/other")])
     assert len(list(store.list("segments/"))) == 2
