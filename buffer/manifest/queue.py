@@ -336,7 +336,9 @@ class Queue:
                 return None
             # Written on version 1 and found migrated: it is where it was put, or nowhere.
             # guard: look for an append in doubt at its place after migration
-            return any(found.location == locations[0] for found in self.descriptors(place, 1, state=state))
+            return state.names_writers and any(
+                found.location == locations[0] for found in self.descriptors(place, 1, state=state)
+            )
 
         try:
             self.update(add, is_mine)
