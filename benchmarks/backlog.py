@@ -19,7 +19,7 @@ from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.manifest import Head, Manifest, Queue
-from forebay.buffer.manifest.head import KEPT_ENTRIES
+from forebay.buffer.manifest.head import KEPT_LISTINGS
 from forebay.buffer.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Backlog:
         if version == 1:
             self._store.create("manifest", Manifest.empty(self._store.url).to_bytes())
         self._writer = Queue(self._store, random=self._random)
-        group = size if version == 1 or size == _FEW else KEPT_ENTRIES
+        group = size if version == 1 or size == _FEW else KEPT_LISTINGS
         for at in range(0, size, group):
             self._writer.append([self._batch() for _ in range(min(group, size - at))])
         reader = {} if version == 1 else {"group": "reader", "from_": "latest"}

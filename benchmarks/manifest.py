@@ -27,14 +27,14 @@ def run(bench: Bench) -> None:
         for number in range(count)
     ]
     data = Manifest.empty("bench").append(batches).data
-    assert _naive_parse(data) == Manifest(data, "bench").entries_after(None, count)
+    assert _naive_parse(data) == Manifest(data, "bench").tail_descriptors(0, count)
 
     ratios = bench.compare(
         f"parse {count:,} entries",
         {
             _NAIVE: lambda: _naive_parse(data),
-            "find all, decode the last 100": lambda: Manifest(data, "bench").entries_after(count - 101, 100),
-            "find all, decode all": lambda: Manifest(data, "bench").entries_after(None, count),
+            "find all, decode the last 100": lambda: Manifest(data, "bench").tail_descriptors(count - 100, 100),
+            "find all, decode all": lambda: Manifest(data, "bench").tail_descriptors(0, count),
         },
         ceiling=_NAIVE,
         amount=count,
@@ -48,7 +48,7 @@ def run(bench: Bench) -> None:
         {
             "copy of the bytes": lambda: bytes(bytearray(data)),
             "append 10": lambda: Manifest(data, "bench").append(batches[:10]),
-            "dequeue 100": lambda: Manifest(data, "bench").dequeue(99),
+            "dequeue 100": lambda: Manifest(data, "bench").ack(99),
         },
         ceiling="copy of the bytes",
         amount=len(data),

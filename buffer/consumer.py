@@ -15,9 +15,8 @@ from forebay.buffer.base.errors import InvalidInput, NotFound, Trimmed
 from forebay.buffer.base.lifecycle import shows_unopened
 from forebay.buffer.base.waiting import POLL_FLOOR
 from forebay.buffer.groups import GroupReader
-from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest import Queue, UnnamedReader
 from forebay.buffer.manifest.head import trimmed
-from forebay.buffer.manifest.state import is_unwritten
 from forebay.buffer.manifest.topic import is_partition
 from forebay.buffer.read.acks import Acks
 from forebay.buffer.read.fetch import Batch, FetchHandle
@@ -123,7 +122,7 @@ class Consumer(BaseConsumer[Found, Batch]):
         self._store = open_store(url, storage_options)
         super().__init__(self._store.url, max_poll_interval=max_poll_interval, clock=clock or SystemClock())
         self._queue = Queue(self._store, manifest_path, profile=profile, role="consumer", clock=clock, random=random)
-        self._side: ReadSide = self._queue
+        self._side: ReadSide = UnnamedReader(self._queue)
         if group is not None:
             start = "earliest" if from_ is None else from_
             self._side = GroupReader(self._queue, group, start=start, clock=clock, random=random)
@@ -358,7 +357,8 @@ class Consumer(BaseConsumer[Found, Batch]):
     @property
     def unwritten(self) -> bool:
         """Whether nothing was written as of the last look at the manifest, so that its format is still undecided."""
-        return is_unwritten(self._queue.last_seen())
+        state = self._queue.last_seen()
+        return state is not None and state.is_unwritten
 
     @property
     def conflict_rate(self) -> float:

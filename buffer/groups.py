@@ -18,7 +18,6 @@ from forebay.buffer.base.errors import Corrupt, Fenced, InvalidInput, NotFound
 from forebay.buffer.format.model import Reader
 from forebay.buffer.manifest import Claim, Head, Queue
 from forebay.buffer.manifest.envelope import pack, unpack
-from forebay.buffer.manifest.head import trimmed
 from forebay.buffer.manifest.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 from forebay.buffer.manifest.state import CURSORS
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.model import BatchDescriptor
-    from forebay.buffer.manifest.head import Group
+    from forebay.buffer.manifest.head_fields import Group
 
 _CURSOR_KEY: Final = re.compile(rf"{CURSORS}/({NAME.pattern})/([0-9a-f]{{32}})")
 
@@ -140,15 +139,13 @@ class GroupReader:
         self._known = self._register.read() if known is None else self._register.read_if_changed(known)
         cursor = self._checked(self._known.value)
         self._check_owner(cursor, claim)
-        head = self._queue.read()
+        state = self._queue.read()
         # guard: check the generation of the group on every read
-        if not isinstance(head, Head) or head.groups.get(self._name) != self._group:
+        if state.groups.get(self._name) != self._group:
             raise Fenced(f"{self._queue.url}: group {self._name} was reset or deleted; this consumer must stop")
         if after is None:
             after = self._group.start - 1 if cursor is None or cursor.acked is None else cursor.acked
-        if after + 1 < head.first_sequence:
-            raise trimmed(after + 1, head.first_sequence)
-        return self._queue.descriptors(after + 1, limit, state=head)
+        return self._queue.descriptors(after + 1, limit, state=state)
 
     def ack(self, claim: Claim, through: int) -> None:
         """Record that all batches up to and including `through` are done. What is recorded already does nothing.

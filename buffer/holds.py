@@ -27,7 +27,7 @@ from forebay.buffer.base.clock import SystemClock, system_random
 from forebay.buffer.base.errors import Closed, Fenced, ForebayError, InvalidInput, Unavailable
 from forebay.buffer.base.lifecycle import refuse_pickle, shows_unopened
 from forebay.buffer.manifest import Head, Queue
-from forebay.buffer.manifest.head import Hold
+from forebay.buffer.manifest.head_fields import Hold
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.store import StoreUrl, open_store
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.model import BatchDescriptor
+    from forebay.buffer.manifest import State
 
 _log = logging.getLogger("forebay.holds")
 
@@ -444,10 +445,10 @@ class _Lease:
             state = self.queue.read()
         except Unavailable:
             return None
-        return self._find_in(state) if isinstance(state, Head) else None
+        return self._find_in(state)
 
-    def _find_in(self, head: Head) -> Hold:
-        found = head.holds.get(self.hold_id)
+    def _find_in(self, state: State) -> Hold:
+        found = state.holds.get(self.hold_id)
         if found is None:
             raise self._gone()  # guard: a renewal never restores a lost hold
         return found

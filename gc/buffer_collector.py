@@ -9,7 +9,6 @@ from forebay.buffer.base import metrics
 from forebay.buffer.base.clock import system_random
 from forebay.buffer.base.errors import StoreError, Unsupported
 from forebay.buffer.manifest import Manifest, Queue
-from forebay.buffer.manifest.state import is_unwritten
 from forebay.buffer.store.file import is_disk_full
 from forebay.gc.native import NativeCollection
 from forebay.gc.report import CollectionReport
@@ -69,7 +68,7 @@ class BufferCollector:
         state = self._queue.read()
         # The manifest is unwritten: a native producer may have uploaded its first batch and not listed it yet. However
         # old the object is, it must stay.
-        if store_time_ms is None or is_unwritten(state):  # guard: never sweep beside an unwritten manifest
+        if store_time_ms is None or state.is_unwritten:  # guard: never sweep beside an unwritten manifest
             self._tell_unwritten()
             return CollectionReport.of_sweep(sweep)
         if isinstance(state, Manifest):

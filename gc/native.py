@@ -9,7 +9,8 @@ from forebay.buffer.base import metrics
 from forebay.buffer.base.errors import Corrupt, NotFound, StoreError, Timeout
 from forebay.buffer.base.names import LOWEST
 from forebay.buffer.manifest import Head
-from forebay.buffer.manifest.head import SEALED_WRITERS, NodeNeeded
+from forebay.buffer.manifest.head import SEALED_WRITERS
+from forebay.buffer.manifest.nodes import NodeNeeded
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.writers import ENDING as BUCKET_ENDING
 from forebay.buffer.manifest.writers import FOLDER as WRITERS
@@ -20,7 +21,7 @@ from forebay.gc.trim import CursorNeeded, Decision, Frontiers, decide, read_fron
 
 if TYPE_CHECKING:
     from forebay.buffer.manifest import Queue
-    from forebay.buffer.manifest.head import Node, Ref
+    from forebay.buffer.manifest.nodes import Node, Ref
     from forebay.gc.settings import Settings
     from forebay.gc.sweep import Sweep
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from forebay.buffer.base.checks import check_seconds, check_whole
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.base.names import at_time, ulid_in
-from forebay.buffer.manifest.head import NodeNeeded
+from forebay.buffer.manifest.nodes import NodeNeeded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from forebay.buffer.format.model import NewBatch
-    from forebay.buffer.manifest.head import Head, Node, Ref
+    from forebay.buffer.manifest.head import Head
+    from forebay.buffer.manifest.nodes import Node, Ref
 
 
 @dataclass(frozen=True, slots=True)

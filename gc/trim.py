@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from forebay.buffer.base.clock import Clock
-    from forebay.buffer.manifest.head import Group, Head, Hold, Node
+    from forebay.buffer.manifest.head import Head
+    from forebay.buffer.manifest.head_fields import Group, Hold
+    from forebay.buffer.manifest.nodes import Node
     from forebay.buffer.store import ObjectStore
     from forebay.gc.settings import Settings
 

@@ -32,7 +32,7 @@ def _oldest_listed(manifest: Manifest) -> list[str]:
     """The smallest ULID that a manifest lists, if any; decoded piece by piece."""
     oldest: list[str] = []
     for start in range(0, manifest.count, _ENTRIES_AT_ONCE):
-        entries = manifest.entries_after(manifest.first_sequence + start - 1, _ENTRIES_AT_ONCE)
+        entries = manifest.tail_descriptors(manifest.first_sequence + start, _ENTRIES_AT_ONCE)
         names = [ulid for entry in entries if (ulid := ulid_in(entry.location))]
         oldest = sorted(oldest + names)[:1]
     return oldest

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from forebay.buffer.base.names import ulid_in
 from forebay.buffer.groups import Cursor, cursor_key
+from forebay.buffer.manifest.decode import read_node, read_writer_node
 from forebay.buffer.manifest.envelope import unpack
-from forebay.buffer.manifest.head import COUNTED_HOLDS, LASTING, Head, Node, read_node, read_writer_node
+from forebay.buffer.manifest.head import COUNTED_HOLDS, LASTING, Head
 from forebay.buffer.manifest.state import CURSORS, read_state
 from forebay.buffer.manifest.v1 import Manifest
 from forebay.buffer.manifest.writers import bucket_key
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from forebay.buffer.base.errors import StoreError
-    from forebay.buffer.manifest.head import Group, Ref
+    from forebay.buffer.manifest.head_fields import Group
+    from forebay.buffer.manifest.nodes import Node, Ref
 
 
 class WatchedStore(ObjectStore):
@@ -165,7 +167,7 @@ class WatchedStore(ObjectStore):
         )
         self.epochs.add(new.epoch)
         self._reachable = set()
-        for entry in new.entries_after(None, new.count):
+        for entry in new.tail_descriptors(new.first_sequence, new.count):
             self._note_listed(entry.sequence, entry.location)
             self._reachable.add(entry.location)
 

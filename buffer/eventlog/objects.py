@@ -104,8 +104,8 @@ class _Partition:
 
     def read(self, first: int, limit: int) -> list[tuple[int, bytes]]:
         """Return up to `limit` events from an offset, or from the first retained, on."""
-        head = self._reader.last_seen()
-        if not isinstance(head, Head) or first >= head.next_record:
+        head = self._reader.last_head()
+        if head is None or first >= head.next_record:
             head = self._fresh_head()
         at = max(first, self._first(head))
         for attempt in range(_MAX_ATTEMPTS):

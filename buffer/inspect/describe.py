@@ -91,13 +91,11 @@ class Observer:
         if state is None:
             return []
         return self._queue.look_through(
-            lambda found: self._find(found, max(found.first_sequence, found.next_sequence - limit), limit), state
+            lambda found: self._queue.segments.descriptors(found, found.next_sequence - limit, limit), state
         )
 
-    def _find(self, state: State, first: int, limit: int = 1) -> list[BatchDescriptor]:
-        if isinstance(state, Head):
-            return self._queue.segments.descriptors(state, first, limit)
-        return state.entries_after(first - 1, limit)
+    def _find(self, state: State, sequence: int) -> list[BatchDescriptor]:
+        return self._queue.segments.descriptors(state, sequence, 1)
 
     def _describe(self, state: State) -> BufferStats:
         now_ms = self._clock.now_ms()
@@ -106,10 +104,10 @@ class Observer:
         recent = () if head is None else tuple(entry.facts for entry in head.tail)
         oldest, newest = self._find(state, state.first_sequence), self._find(state, state.next_sequence - 1)
         entry_rate, byte_rate = (None, None) if head is None else _rates(recent, now_ms)
-        floor = None if head is None or head.gc_floor == LOWEST else head.gc_floor
+        floor = None if state.gc_floor == LOWEST else state.gc_floor
         return BufferStats(
             url=self.url,
-            version=1 if head is None else 2,
+            version=state.version,
             buffer_id=None if head is None else head.buffer_id,
             first_sequence=state.first_sequence,
             next_sequence=state.next_sequence,
@@ -124,12 +122,12 @@ class Observer:
             entries_per_second=entry_rate,
             bytes_per_second=byte_rate,
             writes=None if head is None else head.revision,
-            dropped=0 if head is None else head.dropped,
+            dropped=state.dropped,
             floor=floor,
             floor_ms=None if floor is None else ULID.from_str(floor).milliseconds,
             groups=() if head is None else self._describe_groups(head, now_ms),
             unnamed=self._describe_unnamed(state, now_ms),
-            holds=() if head is None else _describe_holds(head, now_ms),
+            holds=_describe_holds(state, now_ms),
             lasting_writers=0 if head is None else head.lasting_writers,
         )
 
@@ -150,18 +148,19 @@ class Observer:
     def _describe_unnamed(self, state: State, now_ms: int) -> GroupStats | None:
         if state.epoch == 0:
             return None
-        first = state.next_sequence - self._queue.waiting()
-        return GroupStats("", self._queue.acked(), state.epoch, None, *self._backlog(state, first, now_ms))
+        first = state.next_sequence - state.waiting
+        return GroupStats("", state.acked, state.epoch, None, *self._backlog(state, first, now_ms))
 
     def _backlog(self, state: State, first: int, now_ms: int) -> _Backlog:
         found = self._find(state, first)
         if not found:
             return _Backlog(0, 0, 0, 0.0)
         entries = stored_bytes = None
-        if isinstance(state, Head) and found[0].base_record is not None:
+        if found[0].base_record is not None:
             # Counted from there on to the end: so every batch of it has its facts.
-            entries = state.next_record - found[0].base_record
-            stored_bytes = self._queue.segments.bytes_from(state, first)
+            head = self._queue.as_head(state)
+            entries = head.next_record - found[0].base_record
+            stored_bytes = self._queue.segments.bytes_from(head, first)
         taken_in = found[0].first_time_ms
         seconds = None if taken_in is None else max(0.0, (now_ms - taken_in) / 1000)
         return _Backlog(state.next_sequence - first, entries, stored_bytes, seconds)
@@ -193,7 +192,7 @@ def _raw_bytes(recent: Sequence[Facts | None]) -> int | None:
     return sum_known(None if facts is None else facts.raw_bytes for facts in recent)
 
 
-def _describe_holds(head: Head, now_ms: int) -> tuple[HoldStats, ...]:
+def _describe_holds(state: State, now_ms: int) -> tuple[HoldStats, ...]:
     return tuple(
         HoldStats(
             hold_id,
@@ -204,5 +203,5 @@ def _describe_holds(head: Head, now_ms: int) -> tuple[HoldStats, ...]:
             expires_ms=hold.expiry_ms(),
             expired=hold.is_expired(now_ms),
         )
-        for hold_id, hold in sorted(head.holds.items())
+        for hold_id, hold in sorted(state.holds.items())
     )

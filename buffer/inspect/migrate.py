@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from forebay.buffer.base import names
-from forebay.buffer.base.checks import check_seconds
+from forebay.buffer.base.checks import MOST, check_seconds
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import InvalidInput, Unsupported
 from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Head, Manifest, Queue
-from forebay.buffer.manifest.head import FANOUT, KEPT_ENTRIES, MAX_NUMBER, MAX_SEGMENT_ENTRIES, Node, Owner
+from forebay.buffer.manifest.head import FANOUT, KEPT_LISTINGS, MAX_SEGMENT_LISTINGS
+from forebay.buffer.manifest.head_fields import Owner
+from forebay.buffer.manifest.nodes import Node
 from forebay.buffer.store import StoreUrl, open_store
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.model import BatchDescriptor
-    from forebay.buffer.manifest.head import Ref
+    from forebay.buffer.manifest.nodes import Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +113,12 @@ class _Migration:
 
     def _seal(self, state: Manifest) -> None:
         """Store all but the newest entries as segments, and these under index nodes."""
-        at, end = state.first_sequence, state.next_sequence - KEPT_ENTRIES
-        if end - at < KEPT_ENTRIES:
+        at, end = state.first_sequence, state.next_sequence - KEPT_LISTINGS
+        if end - at < KEPT_LISTINGS:
             return
         refs: list[Ref] = []
         while at < end:
-            found = state.entries_after(at - 1, min(MAX_SEGMENT_ENTRIES, end - at))
+            found = state.tail_descriptors(at, min(MAX_SEGMENT_LISTINGS, end - at))
             refs.append(self._store(Node(self._buffer_id, 0, at, None, _entries(found), ())))
             self._last_sealed = found[-1]
             at += len(found)
@@ -144,7 +146,7 @@ class _Migration:
 
     def _convert(self, manifest: Manifest) -> Head:
         """The head that takes the place of a manifest, which may have grown and been consumed since it was sealed."""
-        if max(manifest.epoch, manifest.next_sequence) >= MAX_NUMBER:
+        if max(manifest.epoch, manifest.next_sequence) >= MOST:
             raise Unsupported(f"{self._queue.url}: version 2 cannot count on from its epoch or sequence")
         first = manifest.first_sequence
         refs = self._refs if self._is_sealed_part_of(manifest) else ()
@@ -158,7 +160,7 @@ class _Migration:
             next_sequence=manifest.next_sequence,
             owner=owner,
             refs=refs,
-            tail=_entries(manifest.entries_after(sealed_to - 1, manifest.next_sequence - sealed_to)),
+            tail=_entries(manifest.tail_descriptors(sealed_to, manifest.next_sequence - sealed_to)),
         )
         head = whole.trim(first, self._nodes)
         # guard: keep the floor at or below every listed name
@@ -173,7 +175,7 @@ class _Migration:
         if last is None or last.sequence < manifest.first_sequence:
             return False
         # guard: what was sealed must still be in the manifest
-        return manifest.entries_after(last.sequence - 1, 1) == [last]
+        return manifest.tail_descriptors(last.sequence, 1) == [last]
 
 
 def _entries(found: list[BatchDescriptor]) -> tuple[NewBatch, ...]:

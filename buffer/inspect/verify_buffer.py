@@ -8,11 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base.errors import Corrupt, NotFound, Trimmed
-from forebay.buffer.base.names import LOWEST, ulid_in
+from forebay.buffer.base.names import ulid_in
 from forebay.buffer.groups import open_cursor, parse_cursor_key
 from forebay.buffer.inspect.findings import REPORTED_FINDINGS, Finding, Kind, VerifyReport
 from forebay.buffer.inspect.inventory import Inventory
-from forebay.buffer.manifest import Head, Manifest
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.segments import ref_at
 from forebay.buffer.manifest.state import CURSORS
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.manifest import Queue, State
-    from forebay.buffer.manifest.head import Ref
+    from forebay.buffer.manifest.nodes import Ref
     from forebay.buffer.store import ObjectInfo
 
 
@@ -57,25 +56,22 @@ class BufferVerification:
         except Corrupt as error:
             self._add_finding("corrupt", self._queue.manifest_path, str(error))
             return self._sum_up(None)
-        floor = state.gc_floor if isinstance(state, Head) else LOWEST
         with ThreadPoolExecutor(self._fetches, thread_name_prefix="forebay-verify") as pool:
             try:
-                self._check_batches(self._listed_batches(state), floor, pool)
+                self._check_batches(self._listed_batches(state), state.gc_floor, pool)
             except Corrupt as error:
                 self._add_finding("corrupt", self._queue.manifest_path, str(error))
-        if isinstance(state, Head):
-            self._check_cursors(state)
-            self._check_writer_buckets(state)
+        self._check_cursors(state)
+        self._check_writer_buckets(state)
         self._report_orphans(state)
         return self._sum_up(state)
 
     def _sum_up(self, state: State | None) -> VerifyReport:
-        version = None if state is None else 2 if isinstance(state, Head) else 1
         counts: dict[str, Any] = dict(self._counts)
         return VerifyReport(
             self._store.url,
             self._deep,
-            version,
+            None if state is None else state.version,
             segments=len(self._nodes),
             findings=tuple(self._findings),
             **counts,
@@ -101,56 +97,47 @@ class BufferVerification:
     # From the manifest to the batches
 
     def _listed_batches(self, state: State) -> Iterator[BatchDescriptor]:
-        if isinstance(state, Manifest):
-            yield from descriptors_between(self._queue, state.first_sequence, state.next_sequence, state=state)
-            return
-        at, end, head = state.first_sequence, state.next_sequence, state
+        at, end = state.first_sequence, state.next_sequence
         missing = ""
         while at < end:
-            if at >= head.tail_start:
-                yield from head.tail_descriptors(at, end - at)
+            if at >= state.tail_start:
+                yield from descriptors_between(self._queue, at, end, state=state)
                 return
-            ref, found = self._load_segment(head, at)
+            ref, found = self._load_segment(state, at)
             if found is not None:
                 yield from found
             # guard: report a missing segment even if the head keeps changing
-            elif ref.name != missing and (fresh := self._fresh_head()).revision != head.revision:
+            elif ref.name != missing and (fresh := self._queue.read()) != state:
                 # The head that refers to it is old: a collector may have trimmed through it since. If a newer head
                 # refers to it, too, it is missing, however often writers change the head meanwhile.
-                missing, head = ref.name, fresh
-                at = max(at, head.first_sequence)
+                missing, state = ref.name, fresh
+                at = max(at, state.first_sequence)
                 continue
             else:
                 lost = f"batches {max(at, ref.first_sequence)} to {ref.end - 1} cannot be reached"
                 self._add_finding("missing", _segment_key(ref), f"the segment is not there, so {lost}")
             at = ref.end
 
-    def _load_segment(self, head: Head, at: int) -> tuple[Ref, list[BatchDescriptor] | None]:
+    def _load_segment(self, state: State, at: int) -> tuple[Ref, list[BatchDescriptor] | None]:
         """The segment that holds a sequence and its descriptors from there on; None if a node is missing.
 
         Where a node is damaged there is nothing to go on with but what follows it.
         """
-        refs = head.refs
+        refs = state.refs
         while True:
             ref = ref_at(refs, at)
             self._inventory.mark(_segment_key(ref))
             try:
-                node = self._queue.segments.load(ref, head.buffer_id)
+                node = self._queue.segments.load(ref, state.buffer_id)
                 self._nodes.add(ref.name)
                 if node.level == 0:
-                    return ref, self._queue.segments.descriptors(head, at, ref.end - at)
+                    return ref, self._queue.segments.descriptors(state, at, ref.end - at)
             except NotFound:
                 return ref, None
             except Corrupt as error:
                 self._add_finding("corrupt", _segment_key(ref), str(error))
                 return ref, []
             refs = node.refs
-
-    def _fresh_head(self) -> Head:
-        head = self._queue.read()
-        if not isinstance(head, Head):
-            raise Corrupt(f"{self._queue.url} was of version 2 a moment ago and is of version 1 now")
-        return head
 
     # Checking
 
@@ -217,8 +204,8 @@ class BufferVerification:
             check_still_listed(batch, error, self._queue)
             self._add_finding("missing", batch.location, f"batch {batch.sequence} is not there")
 
-    def _check_cursors(self, head: Head) -> None:
-        for name, group in sorted(head.groups.items()):
+    def _check_cursors(self, state: State) -> None:
+        for name, group in sorted(state.groups.items()):
             self._counts["groups"] += 1
             register = open_cursor(self._store, name, group.generation, clock=self._clock)
             self._inventory.mark(register.key)
@@ -229,36 +216,36 @@ class BufferVerification:
                 continue
             if cursor is None:
                 continue
-            if cursor.buffer_id != head.buffer_id:
-                what = f"it belongs to buffer {cursor.buffer_id}; this one is {head.buffer_id}"
+            if cursor.buffer_id != state.buffer_id:
+                what = f"it belongs to buffer {cursor.buffer_id}; this one is {state.buffer_id}"
                 self._add_finding("contradictory", register.key, what)
             elif cursor.acked is not None:
                 # A consumer may have gone back before the group's start, and acknowledged there.
-                self._check_acked(head, register.key, max(cursor.acked, group.start - 1))
-        if head.owner is not None and head.owner.acked is not None:
-            self._check_acked(head, self._queue.manifest_path, head.owner.acked)
+                self._check_acked(state, register.key, max(cursor.acked, group.start - 1))
+        if state.acked is not None:
+            self._check_acked(state, self._queue.manifest_path, state.acked)
 
-    def _check_writer_buckets(self, head: Head) -> None:
-        for number, bucket in sorted(head.writer_buckets.items()):
+    def _check_writer_buckets(self, state: State) -> None:
+        for number, bucket in sorted(state.writer_buckets.items()):
             key = bucket_key(bucket.name)
             self._inventory.mark(key)
             try:
-                self._queue.buckets.load(head, number)
+                self._queue.buckets.load(state, number)
             except NotFound:
-                if self._fresh_head().writer_buckets.get(number) == bucket:
+                if self._queue.read().writer_buckets.get(number) == bucket:
                     self._add_finding(
                         "missing", key, "the writers in it are forgotten: their repeats would be stored again"
                     )
             except Corrupt as error:
                 self._add_finding("corrupt", key, str(error))
 
-    def _check_acked(self, head: Head, key: str, acked: int) -> None:
-        if acked + 1 < head.first_sequence and not head.dropped:
-            what = f"acknowledged through {acked}, but trimmed up to {head.first_sequence} without retention"
+    def _check_acked(self, state: State, key: str, acked: int) -> None:
+        if acked + 1 < state.first_sequence and not state.dropped:
+            what = f"acknowledged through {acked}, but trimmed up to {state.first_sequence} without retention"
             self._add_finding("contradictory", key, what)
 
     def _report_orphans(self, state: State) -> None:
-        floor = state.lowest_new_name if isinstance(state, Head) else LOWEST
+        floor = state.lowest_new_name
         self._counts["orphaned"] = left = self._inventory.unmarked
         if not left:
             return

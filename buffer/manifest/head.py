@@ -7,26 +7,31 @@ from __future__ import annotations
 
 from collections import Counter
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.buffer.base.checks import MOST, Signed, Whole, check_name
-from forebay.buffer.base.errors import Backpressure, Corrupt, Fenced, InvalidInput, Trimmed, Unsupported
-from forebay.buffer.base.names import LOWEST, is_ulid, ulid_in
-from forebay.buffer.format.model import BatchDescriptor, NewBatch
-from forebay.buffer.manifest.envelope import pack, unpack
+from forebay.buffer.base.errors import Backpressure, Fenced, InvalidInput, Trimmed
+from forebay.buffer.base.names import LOWEST, ulid_in
+from forebay.buffer.format.model import NewBatch  # noqa: TC001 - msgspec reads the annotations
+from forebay.buffer.manifest.either_version import EitherVersion
+from forebay.buffer.manifest.envelope import pack
+from forebay.buffer.manifest.head_fields import Bucket, Group, Hold, Owner, Writer
+from forebay.buffer.manifest.nodes import Node, NodeNeeded, Ref, describe
 from forebay.buffer.store.base import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-KEPT_ENTRIES: Final = 64
-"""The newest entries that stay in the head when the others are sealed, at twice as many."""
+    from forebay.buffer.format.model import BatchDescriptor
+
+KEPT_LISTINGS: Final = 64
+"""Number of newest listings that stay in the head when older ones are sealed; sealing starts at twice this number."""
 FANOUT: Final = 8
-"""So many references of one level become one of the next. More would make fewer nodes and a longer head."""
-MAX_SEGMENT_ENTRIES: Final = 4096
+"""Number of references of one level that become one of the next. More would make fewer nodes and a longer head."""
+MAX_SEGMENT_LISTINGS: Final = 4096
+"""Maximum number of listings in one segment."""
 MAX_WRITERS: Final = 256
 """Maximum number of writers without a lasting name that a head remembers; the least recent is forgotten first."""
 LASTING: Final = "="
@@ -40,8 +45,6 @@ _BUCKETS_AT_ONCE: Final = 4
 """Maximum number of buckets that one append seals: a read and a write each."""
 _SEAL_TURNS: Final = 3
 """How many writers wait for their own turn to seal; all others wait for this many turns."""
-MAX_NUMBER: Final = MOST
-"""No count in a head comes near it; what claims to could not be counted on."""
 SEALED_WRITERS: Final = "sealed-writers"
 REFERENCE_FLOOR: Final = "reference-floor"
 COUNTED_HOLDS: Final = "counted-holds"
@@ -49,176 +52,11 @@ KNOWN_FEATURES: Final[frozenset[str]] = frozenset({SEALED_WRITERS, REFERENCE_FLO
 """Names that `required_features` may hold: fields that a release must know to keep the promises (rfcs/0005)."""
 
 
-class Ref(Struct, frozen=True, array_like=True):
-    """A sealed run of entries: a segment (level 0), or an index node over references of the level below."""
-
-    name: str
-    """The ULID that the object is named by."""
-    level: Whole
-    first_sequence: Whole
-    count: Whole
-    first_record: Whole | None
-    """None if the records before it were never counted (they come from version 1)."""
-    object_bytes: Whole
-    """Of all its batches."""
-    lowest: str
-    """The smallest ULID of anything reachable through it, itself included."""
-    first_time_ms: Signed | None
-    last_time_ms: Signed | None
-    highest: str | None = None
-    """The largest ULID of anything reachable through it, itself included; None if an older release made it."""
-
-    @property
-    def end(self) -> int:
-        """The sequence after its last."""
-        return self.first_sequence + self.count
-
-    def meets(self, first: str, last: str) -> bool:
-        """Whether something reachable through it may have a name from `first` to `last`."""
-        return self.lowest <= last and (self.highest is None or self.highest >= first)
-
-
-class Node(Struct, frozen=True, array_like=True, tag="node"):
-    """A sealed object: entries at level 0, references above."""
-
-    buffer_id: str
-    level: Whole
-    first_sequence: Whole
-    first_record: Whole | None
-    entries: tuple[NewBatch, ...]
-    refs: tuple[Ref, ...]
-
-    def refer(self, name: str) -> Ref:
-        """The reference to this node, stored under `name`."""
-        highest: str | None = None
-        if self.level == 0:
-            names = [ulid for entry in self.entries if (ulid := ulid_in(entry.location))]
-            highest = max([name, *names])
-            starts = [entry.facts.first_time_ms for entry in self.entries if entry.facts]
-            ends = [entry.facts.last_time_ms for entry in self.entries if entry.facts]
-            sizes = sum(entry.facts.object_bytes for entry in self.entries if entry.facts)
-            count = len(self.entries)
-        else:
-            names = [ref.lowest for ref in self.refs]
-            known = [ref.highest for ref in self.refs if ref.highest is not None]
-            if len(known) == len(self.refs):
-                highest = max([name, *known])
-            starts = [ref.first_time_ms for ref in self.refs if ref.first_time_ms is not None]
-            ends = [ref.last_time_ms for ref in self.refs if ref.last_time_ms is not None]
-            sizes = sum(ref.object_bytes for ref in self.refs)
-            count = sum(ref.count for ref in self.refs)
-        return Ref(
-            name,
-            self.level,
-            self.first_sequence,
-            count,
-            self.first_record,
-            sizes,
-            min([name, *names]),
-            min(starts, default=None),
-            max(ends, default=None),
-            highest,
-        )
-
-    def is_behind(self, ref: Ref) -> bool:
-        """Whether a reference, perhaps one that an older release made, stands for this node."""
-        found = self.refer(ref.name)
-        return ref == (found if ref.highest is not None else replace(found, highest=None))
-
-
-class Owner(Struct, frozen=True, array_like=True):
-    """The unnamed consumer."""
-
-    epoch: int
-    claim_id: str
-    """Random; only the process that made the claim knows it."""
-    acked: Whole | None
-    """The highest sequence up to which all is acknowledged; None if nothing is."""
-
-
-class Group(Struct, frozen=True, array_like=True):
-    """A named reader, as the head knows it; its frontier is in a cursor object."""
-
-    generation: str
-    """Of this name's present life: random, known beforehand to the one who made it alone."""
-    start: Whole
-    """The first sequence it reads."""
-
-
-class Hold(Struct, frozen=True, array_like=True):
-    """Something that must not be trimmed or swept until it expires.
-
-    It expires a time to live after the collector first saw its counter of renewals, by the store's time. No clock of
-    its holder matters.
-    """
-
-    first_sequence: Whole | None
-    """The lowest sequence still needed; None if it holds uploads alone."""
-    floor: str | None
-    """The lowest ULID of uploads that are not listed yet; None if it holds entries alone."""
-    expires_ms: Signed
-    """Only of holds that an older release took (`ttl_ms` is 0): when it expires. 0 in all others."""
-    purpose: str
-    ttl_ms: Whole = 0
-    """How long it lives without a renewal. 0 if an older release took it."""
-    renewals: Whole = 0
-    """Raised by one with every renewal; never goes down."""
-    stamp_ms: Signed | None = None
-    """The store's time when a collector first saw this value of `renewals`; None if none has seen it yet."""
-
-    def renew(self, ttl_ms: int) -> Hold:
-        """The hold with its counter raised, which no collector has seen yet."""
-        # guard: a renewal raises the counter and clears the stamp
-        return replace(self, expires_ms=0, ttl_ms=ttl_ms, renewals=self.renewals + 1, stamp_ms=None)
-
-    def expiry_ms(self) -> int | None:
-        """The store's time from which a collector removes it; None if no collector has begun to count."""
-        if self.ttl_ms == 0:
-            return self.expires_ms
-        # guard: an unstamped hold does not expire
-        return None if self.stamp_ms is None else self.stamp_ms + self.ttl_ms
-
-    def is_expired(self, now_ms: int) -> bool:
-        """Whether a collector removes it at this time of the store."""
-        expiry_ms = self.expiry_ms()
-        return expiry_ms is not None and expiry_ms <= now_ms
-
-    def needs_stamp(self, now_ms: int) -> bool:
-        """Whether it has no stamp yet, or a stamp in the future, from a store clock that was wrong."""
-        # guard: replace a stamp that lies in the future
-        return self.ttl_ms > 0 and (self.stamp_ms is None or self.stamp_ms > now_ms)
-
-
-class Writer(Struct, frozen=True, array_like=True):
-    """How far a writer has come."""
-
-    number: Whole
-    """Of its last append."""
-    revision: Whole
-    """The head's revision at that append: the least recent writer is forgotten, or sealed, first."""
-    sealed: bool = False
-    """Whether its bucket has its name, too."""
-
-
-class Bucket(Struct, frozen=True, array_like=True):
-    """A reference to the lasting writers of one bucket."""
-
-    name: str
-    """The ULID that the object is named by."""
-    count: Whole
-    """How many writers it holds."""
-
-
-class WriterNode(Struct, frozen=True, array_like=True, tag="writers"):
-    """A sealed object: lasting writers of one bucket and the numbers of their last appends."""
-
-    buffer_id: str
-    bucket: Whole
-    numbers: dict[str, Whole]
-
-
-class Head(Struct, frozen=True, array_like=True, tag="head"):
+class Head(EitherVersion, Struct, frozen=True, array_like=True, tag="head"):
     """One state of a version 2 manifest."""
+
+    version: ClassVar = 2
+    names_writers: ClassVar = True
 
     buffer_id: str
     revision: int = 0
@@ -236,9 +74,9 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
     dropped: int = 0
     """Batches that retention removed unread, so far."""
     refs: tuple[Ref, ...] = ()
-    """Sealed entries, oldest first."""
+    """Sealed listings, oldest first."""
     tail: tuple[NewBatch, ...] = ()
-    """The newest entries, oldest first."""
+    """The newest listings, oldest first."""
     reference_floor: str = LOWEST
     """Nothing named below it may be newly referred to; what is listed already may be named below it."""
     swept: str = LOWEST
@@ -254,18 +92,13 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
     @property
     def lasting_writers(self) -> int:
         """How many lasting writers are remembered, in the head and in buckets."""
-        in_head = sum(_is_lasting(known) and not writer.sealed for known, writer in self.writers.items())
+        in_head = sum(is_lasting(known) and not writer.sealed for known, writer in self.writers.items())
         return in_head + sum(bucket.count for bucket in self.writer_buckets.values())
 
     @property
     def tail_start(self) -> int:
-        """The sequence of the tail's first entry."""
+        """The sequence of the tail's first listing."""
         return self.next_sequence - len(self.tail)
-
-    @property
-    def count(self) -> int:
-        """How many batches are retained."""
-        return self.next_sequence - self.first_sequence
 
     @property
     def epoch(self) -> int:
@@ -273,10 +106,20 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         return self.owner.epoch if self.owner else 0
 
     @property
+    def claim_id(self) -> str:
+        """The id of the unnamed consumer's newest claim."""
+        return self.owner.claim_id if self.owner else ""
+
+    @property
+    def acked(self) -> int | None:
+        """The highest sequence up to which the unnamed consumer has acknowledged all."""
+        return self.owner.acked if self.owner else None
+
+    @property
     def object_bytes(self) -> int:
         """The size of all retained batches whose size is known; a reference partly trimmed counts as a whole."""
         sealed = sum(ref.object_bytes for ref in self.refs)
-        return sealed + sum(entry.facts.object_bytes for entry in self.tail if entry.facts)
+        return sealed + sum(listing.facts.object_bytes for listing in self.tail if listing.facts)
 
     def to_bytes(self) -> bytes:
         """The object as stored."""
@@ -326,15 +169,15 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         writers = {**self.writers, writer_id: writer}
         if len(writers) <= MAX_WRITERS:
             return writers
-        if _is_lasting(writer_id) and sum(map(_is_lasting, writers)) > MAX_LASTING:
+        if is_lasting(writer_id) and sum(map(is_lasting, writers)) > MAX_LASTING:
             raise Backpressure(
                 f"the manifest has no room for another lasting writer: {MAX_LASTING} are in it, and moving idle ones "
                 "out of it keeps failing. See the log for the reason, or remove old names: forebay writers forget"
             )
         # Only a lasting writer comes back after its process has ended, so it is sealed and never forgotten.
         # guard: never forget a lasting writer
-        unnamed = [known for known in writers if not _is_lasting(known) and known != writer_id]
-        surplus = len(unnamed) + (not _is_lasting(writer_id)) - MAX_WRITERS
+        unnamed = [known for known in writers if not is_lasting(known) and known != writer_id]
+        surplus = len(unnamed) + (not is_lasting(writer_id)) - MAX_WRITERS
         for known in sorted(unnamed, key=lambda known: writers[known].revision)[: max(0, surplus)]:
             del writers[known]
         return writers
@@ -342,11 +185,11 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
     def is_writer_seal_due(self, turn: int = 0) -> bool:
         """Whether idle lasting writers should move into buckets now; `turn` is as for `plan_seal`."""
         least = 2 * KEPT_LASTING + turn * (KEPT_LASTING // 4)
-        return len(self.writers) > least and sum(map(_is_lasting, self.writers)) > least
+        return len(self.writers) > least and sum(map(is_lasting, self.writers)) > least
 
     def plan_writer_seal(self, writer_id: str) -> dict[int, dict[str, Writer]]:
         """Return the idle lasting writers to move into buckets next, by bucket; never the writer that asks."""
-        lasting = [known for known in self.writers if _is_lasting(known) and known != writer_id]
+        lasting = [known for known in self.writers if is_lasting(known) and known != writer_id]
         idle = sorted(lasting, key=lambda known: self.writers[known].revision)[: max(0, len(lasting) - KEPT_LASTING)]
         fullest = Counter(map(bucket_of, idle)).most_common(_BUCKETS_AT_ONCE)
         return {
@@ -403,19 +246,19 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
 
         Args:
             heavy: the head is heavy with metadata, so more is sealed.
-            turn: the appender's place among those that may seal (`seal_turn`); later ones wait for more entries.
+            turn: the appender's place among those that may seal (`seal_turn`); later ones wait for more listings.
         """
         run = self._last_run()
         if len(run) >= FANOUT + turn:
             run = run[:FANOUT]
             return Node(self.buffer_id, run[0].level + 1, run[0].first_sequence, run[0].first_record, (), run)
-        kept = 1 if heavy else KEPT_ENTRIES
+        kept = 1 if heavy else KEPT_LISTINGS
         if len(self.tail) < 2 * kept + turn * ((kept + 1) // 2):
             return None
-        entries = self.tail[: min(len(self.tail) - kept, MAX_SEGMENT_ENTRIES)]
-        # Records are counted from a segment's first one, so entries that are not counted end a segment.
-        uncounted = next((i for i in range(len(entries), 0, -1) if entries[i - 1].facts is None), len(entries))
-        return Node(self.buffer_id, 0, self.tail_start, self._base_records()[0], entries[:uncounted], ())
+        listings = self.tail[: min(len(self.tail) - kept, MAX_SEGMENT_LISTINGS)]
+        # Records are counted from a segment's first one, so a listing whose records are not counted ends a segment.
+        uncounted = next((i for i in range(len(listings), 0, -1) if listings[i - 1].facts is None), len(listings))
+        return Node(self.buffer_id, 0, self.tail_start, self._base_records()[0], listings[:uncounted], ())
 
     def _last_run(self) -> tuple[Ref, ...]:
         if not self.refs:
@@ -427,7 +270,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
 
     def seal_turn(self, writer_id: str) -> int:
         """A writer's place, from 0, among those that appended lately: all of them work out the same order."""
-        lately = {known for known, writer in self.writers.items() if self.revision - writer.revision < KEPT_ENTRIES}
+        lately = {known for known, writer in self.writers.items() if self.revision - writer.revision < KEPT_LISTINGS}
         order = sorted(lately | {writer_id}, key=lambda known: _hash(f"{self.tail_start} {known}"))
         return min(order.index(writer_id), _SEAL_TURNS)
 
@@ -445,7 +288,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
             return replace(self, refs=(*self.refs, ref), tail=self.tail[ref.count :])
         first = next((i for i, known in enumerate(self.refs) if known.first_sequence == ref.first_sequence), 0)
         end = first + len(children)
-        # The very same nodes: others that hold the same entries would be newly referred to, whatever their names.
+        # The very same nodes: others that hold the same listings would be newly referred to, whatever their names.
         if not children or self.refs[first:end] != children:  # guard: an index node must match its references exactly
             return self
         return replace(self, refs=(*self.refs[:first], ref, *self.refs[end:]))
@@ -454,11 +297,10 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
 
     def claim(self, claim_id: str) -> Head:
         """Make a claim of the unnamed consumer."""
-        acked = self.owner.acked if self.owner else None
-        return self._next(owner=Owner(self.epoch + 1, claim_id, acked))
+        return self._next(owner=Owner(self.epoch + 1, claim_id, self.acked))
 
     def ack(self, through: int) -> Head:
-        """Move the unnamed consumer's frontier; entries stay until the collector trims them."""
+        """Move the unnamed consumer's frontier; listings stay until the collector trims them."""
         if self.owner is None:
             raise Fenced("no consumer has claimed this buffer")
         return self._next(owner=replace(self.owner, acked=through))
@@ -496,7 +338,7 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
     @property
     def lowest(self) -> str | None:
         """The smallest ULID that can be reached; None if there is none."""
-        listed = [ulid for entry in self.tail if (ulid := ulid_in(entry.location))]
+        listed = [ulid for listing in self.tail if (ulid := ulid_in(listing.location))]
         return min([*listed, *(ref.lowest for ref in self.refs)], default=None)
 
     def trim(self, point: int, nodes: Mapping[str, Node]) -> Head:
@@ -580,11 +422,11 @@ class Head(Struct, frozen=True, array_like=True, tag="head"):
         ]
 
     def _base_records(self) -> list[int | None]:
-        """The number of each tail entry's first record; None from the last uncounted entry backwards."""
+        """The number of each tail listing's first record; None from the last uncounted listing backwards."""
         bases: list[int | None] = []
         base: int | None = self.next_record
-        for entry in reversed(self.tail):
-            base = None if base is None or entry.facts is None else base - entry.facts.records
+        for listing in reversed(self.tail):
+            base = None if base is None or listing.facts is None else base - listing.facts.records
             bases.append(base)
         bases.reverse()
         return bases
@@ -600,90 +442,9 @@ class BelowFloor(InvalidInput):
         self.floor = floor
 
 
-class NodeNeeded(Exception):
-    """A trim goes through this reference, so its node has to be read first."""
-
-    def __init__(self, ref: Ref) -> None:
-        super().__init__(ref.name)
-        self.ref = ref
-
-
 def trimmed(asked: int, first: int) -> Trimmed:
     """The error for who asks for what is gone."""
     return Trimmed(f"batch {asked} was trimmed; the first one left is {first}", first=first)
-
-
-def describe(sequence: int, entry: NewBatch, base_record: int | None) -> BatchDescriptor:
-    """The descriptor of an entry."""
-    try:
-        check_key(entry.location)
-    except InvalidInput as error:
-        raise Corrupt(f"the manifest's entry for sequence {sequence} names no object: {error}") from error
-    return BatchDescriptor(sequence, entry.location, entry.metadata, entry.facts, base_record)
-
-
-def describe_all(node: Node) -> list[BatchDescriptor]:
-    """The descriptors of a segment's entries."""
-    found = []
-    base = node.first_record
-    for sequence, entry in enumerate(node.entries, node.first_sequence):
-        found.append(describe(sequence, entry, base))
-        base = None if base is None or entry.facts is None else base + entry.facts.records
-    return found
-
-
-def read_head(data: bytes | memoryview, location: str) -> Head:
-    """Return the head that the bytes hold.
-
-    Raises:
-        Corrupt: they are damaged, or contradict themselves.
-        Unsupported: the head needs a release that knows more.
-    """
-    head = unpack(data, Head, location)
-    unknown = set(head.required_features) - KNOWN_FEATURES
-    if unknown:  # guard: refuse unknown required features
-        raise Unsupported(f"{location} needs {', '.join(sorted(unknown))}, which this release does not know: upgrade")
-    numbers = (head.revision, head.next_sequence, head.next_record, head.dropped, head.epoch)
-    floors = (head.gc_floor, head.reference_floor, head.swept)
-    if not all(map(is_ulid, floors)) or min(numbers) < 0 or max(numbers) > MAX_NUMBER:
-        raise Corrupt(f"{location}: its numbers {numbers} or its floors {floors} cannot be")
-    at = head.refs[0].first_sequence if head.refs else head.tail_start
-    if not 0 <= at <= head.first_sequence <= head.next_sequence:
-        raise Corrupt(f"{location}: it retains from {head.first_sequence}, but lists from {at} to {head.next_sequence}")
-    _check_chain(head.refs, at, head.tail_start, location)
-    _check_names(head, location)
-    return head
-
-
-def read_node(data: bytes | memoryview, location: str) -> Node:
-    """Return the node that the bytes hold.
-
-    Raises:
-        Corrupt: they are damaged, or contradict themselves.
-    """
-    node = unpack(data, Node, location)
-    if node.level < 0 or bool(node.entries) != (node.level == 0) or bool(node.refs) == (node.level == 0):
-        raise Corrupt(f"{location}: {len(node.entries)} entries and {len(node.refs)} references at level {node.level}")
-    if node.refs:
-        # A reference to its own level could lead back here, and a reader would go round for ever.
-        # guard: an index node may refer only to the level below
-        if any(ref.level != node.level - 1 for ref in node.refs):
-            raise Corrupt(f"{location}: a node of level {node.level} refers to another level than that below it")
-        _check_chain(node.refs, node.first_sequence, node.refs[-1].end, location)
-    return node
-
-
-def read_writer_node(data: bytes | memoryview, location: str) -> WriterNode:
-    """Return the lasting writers that the bytes hold.
-
-    Raises:
-        Corrupt: they are damaged, or contradict themselves.
-    """
-    node = unpack(data, WriterNode, location)
-    for known, number in node.numbers.items():
-        if not _is_lasting(known) or bucket_of(known) != node.bucket or not 0 <= number <= MAX_NUMBER:
-            raise Corrupt(f"{location}: writer {known!r} with number {number} cannot be in bucket {node.bucket}")
-    return node
 
 
 def bucket_of(writer_id: str) -> int:
@@ -691,33 +452,10 @@ def bucket_of(writer_id: str) -> int:
     return int(_hash(writer_id)[:2], 16) % WRITER_BUCKETS
 
 
-def _is_lasting(writer_id: str) -> bool:
+def is_lasting(writer_id: str) -> bool:
+    """Whether a writer's id outlives its process."""
     return writer_id.startswith(LASTING)
 
 
 def _hash(text: str) -> str:
     return blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _check_names(head: Head, location: str) -> None:
-    """Raise `Corrupt` if a name that becomes part of a key, of a cursor or of what a sink writes, could lead astray."""
-    try:
-        check_name(head.buffer_id, "a buffer's id")
-        for name, group in head.groups.items():
-            check_name(name, "a group's name")
-            check_name(group.generation, "a group's generation")
-    except InvalidInput as error:
-        raise Corrupt(f"{location}: {error}") from error
-    for number, bucket in head.writer_buckets.items():
-        if not 0 <= number < WRITER_BUCKETS or not is_ulid(bucket.name):
-            raise Corrupt(f"{location}: bucket {number} of its writers refers to {bucket.name!r}, which cannot be")
-
-
-def _check_chain(refs: tuple[Ref, ...], start: int, end: int, location: str) -> None:
-    at = start
-    for ref in refs:
-        if ref.first_sequence != at or ref.count < 1 or ref.level < 0:
-            raise Corrupt(f"{location}: a reference to {ref.name} stands for {ref.first_sequence}; expected {at}")
-        at = ref.end
-    if at != end:
-        raise Corrupt(f"{location}: its references end at {at}; expected {end}")

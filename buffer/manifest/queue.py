@@ -1,4 +1,4 @@
-"""The queue that a manifest makes of stored batches: append, read, acknowledge, claim, each one compare-and-swap.
+"""The queue that a manifest makes of stored batches: reading, appending and changing it by compare-and-swap.
 
 A manifest is of version 1 (`Manifest`) or 2 (`Head`). Which one is read from the object, each time: a buffer may be
 migrated while its producers run.
@@ -6,12 +6,7 @@ migrated while its producers run.
 
 from __future__ import annotations
 
-import logging
-from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
-from functools import partial, reduce
-from hashlib import blake2b
 from threading import RLock
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,49 +19,41 @@ from forebay.buffer.base.errors import (
     ForebayError,
     InvalidInput,
     NotFound,
-    StoreError,
     Timeout,
     Unavailable,
     Unknown,
     Unsupported,
 )
-from forebay.buffer.format.model import Reader
-from forebay.buffer.manifest.head import LASTING, MAX_WRITERS, BelowFloor, Head, Writer, bucket_of, trimmed
+from forebay.buffer.manifest.head import LASTING, MAX_WRITERS, Head, is_lasting, trimmed
+from forebay.buffer.manifest.head_fields import Owner
 from forebay.buffer.manifest.pace import Pace
 from forebay.buffer.manifest.register import DEFAULT_LIMITS, Limits, Register, Snapshot
+from forebay.buffer.manifest.sealing import Sealing
 from forebay.buffer.manifest.segments import Segments
 from forebay.buffer.manifest.state import (
     OPENDATA_MANIFEST_PATH,
     Profile,
     State,
     check_no_remains,
-    convert_unwritten,
-    is_unwritten,
     read_state,
 )
 from forebay.buffer.manifest.v1 import Manifest
 from forebay.buffer.manifest.writers import WriterBuckets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.batch import Version
     from forebay.buffer.format.model import BatchDescriptor, NewBatch
-    from forebay.buffer.manifest.head import Bucket
+    from forebay.buffer.manifest.head_fields import Writer
     from forebay.buffer.store.base import ObjectStore
-
-_log = logging.getLogger("forebay.manifest")
 
 T = TypeVar("T")
 
-_HEAVY_BYTES = 256 << 10
-"""A head larger than that holds much metadata: it is sealed sooner."""
 _MOST_STALE_READS = 5
 _QUIET_LOOKS = 32
 """Number of looks in a row that find a version 1 manifest unchanged, before its writer stops looking first."""
-_MOST_SEALS = 8
-"""Nodes that one append stores at most; ordinary ones store none or one."""
 _MOST_REGISTRATIONS = 10
 """Maximum registrations in one append: other writers may displace this one between its registration and its append."""
 
@@ -81,26 +68,6 @@ class PlaceConsumed(Unknown):
 
 class _NotRegistered(ForebayError):
     """The head does not know this writer, yet or any more."""
-
-
-class _BucketReplaced(ForebayError):
-    """A bucket of writers is not the one that a change was made from."""
-
-
-def _forget(writer_id: str, before: Bucket | None, after: Bucket | None, head: Head) -> Head:
-    if head.writer_buckets.get(bucket_of(writer_id)) != before:
-        raise _BucketReplaced("another process has replaced the bucket")
-    return head.forget_writer(writer_id, after)
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The right to acknowledge, until somebody else claims it."""
-
-    epoch: int
-    """One more than the owner's before."""
-    claim_id: str
-    """Known to the one who made the claim alone. Version 1 has no place for it."""
 
 
 class Queue:
@@ -142,8 +109,7 @@ class Queue:
         self.pace = Pace(self.writer_id, spacing=self._register.spacing, clock=self._clock)
         self._number = 0
         self.buckets = WriterBuckets(store, clock=self._clock, random=self._random)
-        self._missing_bucket = ""
-        self._seals: list[Callable[[Head], Head]] = []
+        self._sealing = Sealing(self.url, self.segments, self.buckets, self.writer_id)
         self._attributes = {"buffer": store.url, "role": role}
         self._lock = RLock()
         self._known: Snapshot[State] | None = None
@@ -151,7 +117,6 @@ class Queue:
         self._attempt_seconds = 0.0
         self._seen = False
         self._looked_for_remains = False
-        self._early_ack: int | None = None
         self._quiet_looks = 0
 
     @property
@@ -202,6 +167,11 @@ class Queue:
         known = self._known
         return None if known is None else known.value
 
+    def last_head(self) -> Head | None:
+        """Return the head as it was last read or written here; None if that was a manifest of version 1, or none."""
+        state = self.last_seen()
+        return state if isinstance(state, Head) else None
+
     def descriptors(self, first: int, limit: int, *, state: State | None = None) -> list[BatchDescriptor]:
         """Return up to `limit` batches from sequence `first` on: of `state`, or else of the manifest as it is now.
 
@@ -212,8 +182,6 @@ class Queue:
         def find(current: State) -> list[BatchDescriptor]:
             if first < current.first_sequence:
                 raise trimmed(first, current.first_sequence)
-            if isinstance(current, Manifest):
-                return current.entries_after(first - 1, limit)
             return self.segments.descriptors(current, first, limit)
 
         return self.look_through(find, self.read() if state is None else state)
@@ -227,7 +195,7 @@ class Queue:
                 # Trimmed and swept since that head was read, or really missing: a fresh look tells.
                 missing, before, state = error, state, self.read()
                 # guard: retry a missing segment with a fresh head
-                if isinstance(before, Head) and isinstance(state, Head) and state.revision == before.revision:
+                if state == before:
                     break
         raise Corrupt(f"{self.url}: it refers to a segment that is not there ({missing})") from missing
 
@@ -240,7 +208,7 @@ class Queue:
         if not isinstance(place, str | datetime):
             return check_whole(place, "a sequence")
         moment = parse_time(place)
-        return self.look_through(lambda found: self.segments.sequence_at(self._as_head(found), moment), state)
+        return self.look_through(lambda found: self.segments.sequence_at(self.as_head(found), moment), state)
 
     def end_of(self, place: str | int | datetime, *, state: State) -> int:
         """Return the sequence after the last one of a range up to `place`, all that there is at most.
@@ -251,7 +219,7 @@ class Queue:
             last = self.sequence_of(place, state=state)
             return min(last + 1, state.next_sequence)
         moment = parse_time(place)
-        return self.look_through(lambda found: self.segments.end_before(self._as_head(found), moment), state)
+        return self.look_through(lambda found: self.segments.end_before(self.as_head(found), moment), state)
 
     # Appending
 
@@ -279,7 +247,7 @@ class Queue:
         if not batches:
             raise InvalidInput(f"{self.url}: there is nothing to append")
         with self._lock:
-            self._seal_if_due()
+            self.seal_if_due()
             for _ in range(_MOST_REGISTRATIONS):
                 try:
                     added = self._append(
@@ -288,7 +256,7 @@ class Queue:
                 except _NotRegistered:
                     self.register_writer()
                     continue
-                if isinstance(head := self.last_seen(), Head):
+                if (head := self.last_head()) is not None:
                     self.pace.note(head, self._attempt_seconds)
                 return added
         raise Timeout(
@@ -305,41 +273,19 @@ class Queue:
         """
 
         def register(state: State | None) -> State | None:
-            head = self._as_head(state)
+            head = self.as_head(state)
             # guard: registering a writer must not reset its number
-            return None if self.find_writer(head) else self._sealed(head).register_writer(self.writer_id)
+            return None if self.find_writer(head) else self._sealing.apply(head).register_writer(self.writer_id)
 
         with self._lock:
-            if self.is_lasting:
+            if is_lasting(self.writer_id):
                 self.read()
-                self._seal_if_due()
-            self._update(register, lambda state: isinstance(state, Head) and self.find_writer(state) is not None)
+                self.seal_if_due()
+            self.update(register, lambda state: self.find_writer(state) is not None)
 
-    @property
-    def is_lasting(self) -> bool:
-        """Whether this writer's name outlives its process."""
-        return self.writer_id.startswith(LASTING)
-
-    def find_writer(self, head: Head) -> Writer | None:
-        """Return this writer's last append, from the head or from its bucket; None if it is in neither.
-
-        Raises:
-            Unavailable: its bucket was replaced since the head was read: read the head again.
-            Corrupt: its bucket is damaged or missing.
-        """
-        writer = head.writers.get(self.writer_id)
-        if writer is not None or not self.is_lasting:  # guard: look for a lasting writer in its bucket
-            return writer
-        bucket = bucket_of(self.writer_id)
-        try:
-            number = self.buckets.load(head, bucket).get(self.writer_id)
-        except NotFound as error:
-            name = head.writer_buckets[bucket].name
-            if name == self._missing_bucket:
-                raise Corrupt(f"{self.url}: it refers to a bucket of writers that is not there ({error})") from error
-            self._missing_bucket = name
-            raise Unavailable(f"{self.url}: a bucket of writers was replaced while it was read ({error})") from error
-        return None if number is None else Writer(number, 0, sealed=True)
+    def find_writer(self, state: State) -> Writer | None:
+        """Return this writer's last append as the manifest or its bucket knows it; see `WriterBuckets.find`."""
+        return self.buckets.find(state, self.writer_id)
 
     def resume(self) -> int:
         """Return the number of this writer's last append, 0 if there is none; appends go on from it.
@@ -349,51 +295,11 @@ class Queue:
         """
         with self._lock:
             try:
-                writer = self.find_writer(self._as_head(self.read()))
+                writer = self.find_writer(self.as_head(self.read()))
             except Unavailable:
-                writer = self.find_writer(self._as_head(self.read()))
+                writer = self.find_writer(self.as_head(self.read()))
             self._number = 0 if writer is None else writer.number
             return self._number
-
-    def forget_writer(self, name: str) -> bool:
-        """Remove a lasting writer from the manifest, and return whether it was there.
-
-        A producer of that name counts as new from then on: its repeats are stored again.
-        """
-        writer_id = LASTING + check_name(name, "writer_id")
-        bucket = bucket_of(writer_id)
-        was_there = False
-        for _ in range(_MOST_STALE_READS):
-            head = self._as_head(self.read_existing())
-            before = head.writer_buckets.get(bucket)
-            numbers = self.look_through(lambda head: dict(self.buckets.load(self._as_head(head), bucket)), head)
-            if writer_id not in head.writers and writer_id not in numbers:
-                return was_there  # removed by an attempt whose answer was lost, if not by another process
-            was_there = True
-            after = before
-            if numbers.pop(writer_id, None) is not None:
-                after = self.buckets.save(head, bucket, numbers) if numbers else None
-
-            def is_mine(head: Head, after: Bucket | None = after) -> bool:
-                return writer_id not in head.writers and head.writer_buckets.get(bucket) == after
-
-            with suppress(_BucketReplaced, BelowFloor):
-                self.change_head(partial(_forget, writer_id, before, after), is_mine)
-                return True
-        raise Timeout(f"{self.url}: other writers kept changing the manifest; {name!r} was not removed. Try again")
-
-    def lasting_writers(self) -> dict[str, int]:
-        """Return the number of every lasting writer's last append, by name. Reads every bucket."""
-        head = self._as_head(self.read_existing())
-
-        def find(head: State) -> dict[str, int]:
-            head = self._as_head(head)
-            sealed = [self.buckets.load(head, bucket) for bucket in head.writer_buckets]
-            in_head = {known: w.number for known, w in head.writers.items() if known.startswith(LASTING)}
-            found = {known: number for numbers in sealed for known, number in numbers.items()} | in_head
-            return {known.removeprefix(LASTING): found[known] for known in sorted(found)}
-
-        return self.look_through(find, head)
 
     def _append(self, batches: tuple[NewBatch, ...], number: int, let_go: str | None, version: Version) -> range:
         locations = [batch.location for batch in batches]
@@ -403,7 +309,7 @@ class Queue:
 
         def add(state: State | None) -> State:
             nonlocal tried, place, consumed
-            tried, consumed = self.as_written(state or self._empty()), False
+            tried, consumed = self.as_written(state or self.empty_state()), False
             place = tried.next_sequence
             if isinstance(tried, Manifest):
                 if version != 1:  # guard: refuse newer batch formats in a version 1 manifest
@@ -417,7 +323,7 @@ class Queue:
 
         def is_mine(state: State) -> bool | None:
             nonlocal consumed
-            if isinstance(state, Head) and isinstance(tried, Head):
+            if state.names_writers and tried is not None and tried.names_writers:
                 writer = self.find_writer(state)
                 # guard: find a lost append by the number of its writer
                 # guard: an append of a forgotten writer is unknown
@@ -430,12 +336,12 @@ class Queue:
                 return None
             # Written on version 1 and found migrated: it is where it was put, or nowhere.
             # guard: look for an append in doubt at its place after migration
-            return isinstance(state, Head) and any(
+            return state.names_writers and any(
                 found.location == locations[0] for found in self.descriptors(place, 1, state=state)
             )
 
         try:
-            self._update(add, is_mine)
+            self.update(add, is_mine)
         except Unknown as error:
             if consumed:
                 raise PlaceConsumed(
@@ -446,7 +352,7 @@ class Queue:
             self._number = number
             raise
         self._number = number
-        self._seals = []
+        self._sealing.note_written()
         return range(place, place + len(batches))
 
     def _add_to_head(self, head: Head, batches: tuple[NewBatch, ...], number: int) -> Head:
@@ -458,164 +364,15 @@ class Queue:
                 f"{self.url}: another producer of the name {self.writer_id} has come to number {writer.number}, and "
                 f"this one knew of {self._number}: open a new one, and repeat what follows its last_number"
             )
-        return self._sealed(head).append(batches, self.writer_id, number, sealed=writer.sealed)
+        return self._sealing.apply(head).append(batches, self.writer_id, number, sealed=writer.sealed)
 
-    def _seal_if_due(self) -> None:
-        head = self.last_seen()
-        if not isinstance(head, Head):
-            return
-        still_due, self._seals = self._seals, []
-        for seal in still_due:  # of an append that failed
-            head = self._seal(head, seal)
-        heavy = self._known is not None and len(self._known.data) > _HEAVY_BYTES
-        if head.plan_seal(heavy=heavy) is None and not head.is_writer_seal_due():
-            return  # nothing is due at anybody's turn, and finding out the turn costs more than this
-        turn = head.seal_turn(self.writer_id)  # guard: writers take turns at sealing
-        try:
-            while len(self._seals) < _MOST_SEALS and (node := head.plan_seal(heavy=heavy, turn=turn)) is not None:
-                ref = self.segments.store_node(node, above=head.lowest_new_name)
-                head = self._seal(head, partial(Head.seal, ref=ref, children=node.refs))
-            planned = head.plan_writer_seal(self.writer_id) if head.is_writer_seal_due(turn) else {}
-            for bucket, idle in planned.items():
-                before = head.writer_buckets.get(bucket)
-                numbers = {**self.buckets.load(head, bucket), **{known: w.number for known, w in idle.items()}}
-                after = self.buckets.save(head, bucket, numbers)
-                seal = partial(Head.seal_writers, bucket=bucket, before=before, after=after, idle=idle)
-                head = self._seal(head, seal)
-        except (StoreError, Corrupt):
-            # The append does not need it, and the next one will try again.
-            _log.warning("%s: sealing older entries or idle writers failed", self.url, exc_info=True)
+    def seal_if_due(self) -> None:
+        """Store older listings or idle writers that are due to be sealed, for the next write to refer to."""
+        head, known = self.last_head(), self._known
+        if head is not None and known is not None:
+            self._sealing.store_due(head, len(known.data))
 
-    def _seal(self, head: Head, seal: Callable[[Head], Head]) -> Head:
-        sealed = seal(head)
-        if sealed is not head:
-            self._seals.append(seal)
-        return sealed
-
-    def _sealed(self, head: Head) -> Head:
-        return reduce(lambda head, seal: seal(head), self._seals, head)
-
-    # The unnamed consumer
-
-    def claim(self) -> Claim:
-        """Take over the read side.
-
-        Two rivals that read epoch e both write e + 1, so an epoch seen in the manifest never proves whose it is. In
-        version 2 the claim id does; in version 1, after anything but a clear success, this claims again, above the
-        epoch just read.
-        """
-        claim_id = self.new_id()
-
-        def take(state: State | None) -> State:
-            state = state or self._unwritten()  # guard: a consumer that opens first leaves the format open
-            return state.claim(claim_id) if isinstance(state, Head) else state.claim()
-
-        def is_mine(state: State) -> bool:
-            # guard: never take the epoch of a rival for our own
-            return isinstance(state, Head) and state.owner is not None and state.owner.claim_id == claim_id
-
-        return Claim(self._update(take, is_mine).epoch, claim_id)
-
-    def look(self, claim: Claim, after: int | None, limit: int) -> list[BatchDescriptor]:
-        """Return up to `limit` batches after sequence `after` (if None, after what is acknowledged).
-
-        Raises:
-            Fenced: another consumer has made a claim since.
-            Trimmed: they are gone.
-        """
-        state = self.read()
-        self._check_owner(state, claim)
-        state = self._record_early_ack(state, claim)  # guard: record an early ack after the first write
-        if after is None:
-            acked = state.owner.acked if isinstance(state, Head) and state.owner else None
-            after = state.first_sequence - 1 if acked is None else acked
-        elif isinstance(state, Manifest):
-            after = max(after, state.first_sequence - 1)  # version 1 forgets what was consumed
-        return self.descriptors(after + 1, limit, state=state)
-
-    def acked(self) -> int | None:
-        """Return the last sequence acknowledged, as last seen here; None if there is none that is known."""
-        state = self.last_seen()
-        if isinstance(state, Manifest):
-            return state.first_sequence - 1 if state.first_sequence else None
-        return state.owner.acked if state is not None and state.owner is not None else None
-
-    def waiting(self) -> int:
-        """Return how many batches were not acknowledged when the manifest was last read or written here."""
-        state = self.last_seen()
-        if state is None:
-            return 0
-        acked = self.acked()
-        return max(0, state.next_sequence - max(state.first_sequence, 0 if acked is None else acked + 1))
-
-    def release(self, claim: Claim) -> None:
-        """Nothing to do: the next claim simply comes on top."""
-
-    def plan(self, claim: Claim, ends: Collection[int]) -> None:  # noqa: ARG002 - as a group's
-        """There is no place for it: only a group's cursor keeps plans."""
-        raise Unsupported(f"{self.url}: the unnamed consumer cannot record what it is about to do: name a group")
-
-    def planned(self) -> tuple[int, ...]:
-        """Nothing is ever recorded for the unnamed consumer."""
-        return ()
-
-    @property
-    def reader(self) -> Reader:
-        """The unnamed consumer of this buffer, as last seen here."""
-        state = self.last_seen()
-        if isinstance(state, Head):
-            return Reader(state.buffer_id)
-        return Reader(blake2b(self.url.encode(), digest_size=16).hexdigest())
-
-    def ack(self, claim: Claim, through: int) -> None:
-        """Record that all batches up to and including `through` are done. What is recorded already does nothing.
-
-        Raises:
-            Fenced: another consumer has made a claim since, and nothing was changed.
-            Unknown: as `Fenced`, but it may have been recorded before that.
-        """
-
-        def done(state: State) -> bool | None:
-            if isinstance(state, Manifest):
-                is_recorded = state.count == 0 or state.first_sequence > through
-                is_ours = state.epoch == claim.epoch
-            else:
-                owner = state.owner
-                is_recorded = owner is not None and owner.acked is not None and owner.acked >= through
-                is_ours = _owns(state, claim)
-            # Under another's claim it may be ours, of before that, or theirs.
-            return is_recorded and (is_ours or None)  # guard: an unnamed ack recorded before a takeover is not fenced
-
-        def change(state: State | None) -> State | None:
-            state = state or self._empty()
-            self._check_owner(state, claim)
-            if done(state):
-                return None
-            return state.ack(through) if isinstance(state, Head) else state.dequeue(through)
-
-        if is_unwritten(self._update(change, done)):
-            # Nothing exists yet, and version 1 has no place for it. Kept until there is a head.
-            self._early_ack = max(through, -1 if self._early_ack is None else self._early_ack)
-
-    def _record_early_ack(self, state: State, claim: Claim) -> State:
-        """Record what was acknowledged before the first write, once there is a place for it."""
-        early = self._early_ack
-        if early is None or is_unwritten(state):
-            return state
-        if isinstance(state, Head):
-            self.ack(claim, early)
-            state = self.last_seen() or state
-        self._early_ack = None
-        return state
-
-    def _check_owner(self, state: State, claim: Claim) -> None:
-        if not _owns(state, claim):  # guard: check epoch and claim id of the unnamed consumer
-            raise Fenced(
-                f"{self.url}: another consumer opened this buffer (epoch {state.epoch}, ours was {claim.epoch}); "
-                "this one must stop, and has changed nothing since"
-            )
-
-    # Changing a version 2 head
+    # Changing
 
     def change_head(self, change: Callable[[Head], Head | None], is_mine: Callable[[Head], bool | None]) -> Head:
         """Apply a change to the head of a version 2 buffer, which is made if there is none.
@@ -623,11 +380,11 @@ class Queue:
         Raises:
             Unsupported: the buffer is of version 1.
         """
-        changed = self._update(
-            lambda state: change(self._as_head(state)),
+        changed = self.update(
+            lambda state: change(self.as_head(state)),
             lambda state: is_mine(state) if isinstance(state, Head) else False,
         )
-        return self._as_head(changed)
+        return self.as_head(changed)
 
     def migrate(self, convert: Callable[[Manifest], Head], buffer_id: str) -> Head:
         """Replace a version 1 manifest by the head of `buffer_id` made from it, and return what is there then.
@@ -640,11 +397,15 @@ class Queue:
                 raise NotFound(f"{self.url} is not there any more")
             return None if isinstance(state, Head) else convert(state)
 
-        migrated = self._update(change, lambda state: isinstance(state, Head) and state.buffer_id == buffer_id)
-        return self._as_head(migrated)
+        return self.as_head(self.update(change, lambda state: state.buffer_id == buffer_id))
 
-    def _as_head(self, state: State | None) -> Head:
-        state = self.as_written(state or self._empty())
+    def as_head(self, state: State | None) -> Head:
+        """Return the head that a write of this role starts from; see `as_written`.
+
+        Raises:
+            Unsupported: the buffer is of version 1.
+        """
+        state = self.as_written(state or self.empty_state())
         if isinstance(state, Manifest):
             raise Unsupported(f"{self.url} is of version 1, which has no groups, holds or facts: migrate it first")
         return state
@@ -656,13 +417,15 @@ class Queue:
         `opendata` (rfcs/0005). The write stores both changes at once, or neither.
         """
         # guard: never convert for the opendata profile
-        if self._profile == "opendata" or not isinstance(state, Manifest) or not is_unwritten(state):
+        if self._profile == "opendata" or not state.is_unwritten:
             return state
-        return convert_unwritten(state, self.new_id())
+        # The epoch stays, so the consumer that claimed it keeps its claim. Version 1 has no claim id: it stays empty.
+        # guard: keep the claim when converting the manifest
+        return Head(buffer_id=self.new_id(), owner=Owner(state.epoch, "", None))
 
-    # Inside
+    def update(self, change: Callable[[State | None], State | None], is_mine: Callable[[State], bool | None]) -> State:
+        """Apply a change exactly once, and return the manifest with the change in it; see `Register.update`."""
 
-    def _update(self, change: Callable[[State | None], State | None], is_mine: Callable[[State], bool | None]) -> State:
         def change_or_create(state: State | None) -> State | None:
             if state is None:
                 # guard: check for leftovers before making a new manifest
@@ -692,7 +455,7 @@ class Queue:
                 # The time spent waiting for the store's limit is not part of how long an attempt takes.
                 seconds = self._clock.monotonic() - began - (self._register.waited - waited)
                 self._attempt_seconds = seconds / (1 + met + self._register.throttled - throttled)
-                if isinstance(self.last_seen(), Manifest):
+                if not self._names_writers():
                     self.pace.note_conflicts(met, self._attempt_seconds)
                 metrics.manifest_writes.add(self._register.writes - writes, self._attributes)
                 metrics.manifest_conflicts.add(met, self._attributes)
@@ -702,15 +465,23 @@ class Queue:
 
         A head names its writers, so one look is enough. A manifest of version 1 does not, so it takes many.
         """
-        return self._quiet_looks >= (_QUIET_LOOKS if isinstance(self.last_seen(), Manifest) else 1)
+        return self._quiet_looks >= (1 if self._names_writers() else _QUIET_LOOKS)
+
+    def _names_writers(self) -> bool:
+        state = self.last_seen()
+        return state is None or state.names_writers
 
     def _remember(self, snapshot: Snapshot[State]) -> State:
         self._known = snapshot
         self._seen |= snapshot.value is not None
-        return snapshot.value or self._empty()
+        return snapshot.value or self.empty_state()
 
-    def _empty(self) -> State:
-        """What a missing manifest stands for."""
+    def empty_state(self) -> State:
+        """Return what a missing manifest stands for.
+
+        Raises:
+            Corrupt: it was deleted.
+        """
         if self._seen:  # guard: a manifest that was seen cannot be missing
             raise Corrupt(f"{self.url} was there and is gone: somebody deleted it. Restore it, or open the buffer anew")
         if self._profile == "opendata":
@@ -719,18 +490,3 @@ class Queue:
             check_no_remains(self.store, self.manifest_path)  # guard: leftovers prove that a missing head once existed
             self._looked_for_remains = True
         return Head(buffer_id=self.new_id())
-
-    def _unwritten(self) -> Manifest:
-        """The manifest that an unnamed consumer creates if there is none. It leaves the format to the first writer."""
-        self._empty()  # raises where the manifest was deleted
-        return Manifest.empty(self.url)
-
-
-def _owns(state: State, claim: Claim) -> bool:
-    """Whether a claim is the newest one. Claims made in version 1 have an empty id and are compared by epoch."""
-    # guard: compare the epoch of a version 1 claim
-    # guard: identify a version 1 claim by its epoch alone
-    if state.epoch != claim.epoch:
-        return False
-    owner = state.owner if isinstance(state, Head) else None
-    return owner is None or owner.claim_id in ("", claim.claim_id)

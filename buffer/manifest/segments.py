@@ -1,4 +1,4 @@
-"""Sealed entries: storing nodes, finding entries through them, and keeping those that were read."""
+"""Sealed listings: storing nodes, finding listings through them, and keeping the nodes that were read."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from forebay.buffer.base import names
 from forebay.buffer.base.errors import Corrupt
 from forebay.buffer.base.names import LOWEST, ulid_in
 from forebay.buffer.base.reread import read_sound
+from forebay.buffer.manifest.decode import read_node
 from forebay.buffer.manifest.envelope import pack
-from forebay.buffer.manifest.head import Node, describe_all, read_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.model import BatchDescriptor
-    from forebay.buffer.manifest.head import Head, Ref
+    from forebay.buffer.manifest.either_version import EitherVersion
+    from forebay.buffer.manifest.head import Head
+    from forebay.buffer.manifest.nodes import Node, Ref
     from forebay.buffer.store.base import ObjectStore
 
 FOLDER: Final = "segments"
 _KEPT_ITEMS: Final = 1 << 15
-"""Entries and references, of all nodes kept together: some 16 MB."""
+"""Maximum number of listings and references in all kept nodes together: about 16 MB."""
 
 
 class _KeptNode:
-    """A node that was read, and its entries' descriptors once somebody asked for them."""
+    """A node that was read, and the descriptors of its listings once somebody asked for them."""
 
     __slots__ = ("described", "node")
 
@@ -41,7 +43,7 @@ class _KeptNode:
 
     def describe(self) -> list[BatchDescriptor]:
         if self.described is None:
-            self.described = describe_all(self.node)
+            self.described = self.node.describe()
         return self.described
 
 
@@ -99,16 +101,16 @@ class Segments:
                 self._kept_items -= len(self._kept.popitem(last=False)[1])
         return kept
 
-    def descriptors(self, head: Head, first: int, limit: int) -> list[BatchDescriptor]:
+    def descriptors(self, state: EitherVersion, first: int, limit: int) -> list[BatchDescriptor]:
         """Return up to `limit` descriptors from sequence `first` on; nodes are read only on the way to them."""
         found: list[BatchDescriptor] = []
-        at = max(first, head.first_sequence)
-        while len(found) < limit and at < head.next_sequence:
+        at = max(first, state.first_sequence)
+        while len(found) < limit and at < state.next_sequence:
             wanted = limit - len(found)
-            if at >= head.tail_start:
-                found += head.tail_descriptors(at, wanted)
+            if at >= state.tail_start:
+                found += state.tail_descriptors(at, wanted)
                 break
-            segment = self._segment_at(head, at)
+            segment = self._segment_at(state, at)
             start = at - segment.node.first_sequence
             found += segment.describe()[start : start + wanted]
             at = segment.node.first_sequence + len(segment.node.entries)
@@ -137,29 +139,29 @@ class Segments:
 
         Batches that do not tell their time (they come from version 1) count as older.
         """
-        refs, entries, end = head.refs, head.tail, head.next_sequence
+        refs, listings, end = head.refs, head.tail, head.next_sequence
         while True:
-            for entry in reversed(entries):
-                if entry.facts is None or entry.facts.first_time_ms < time_ms:
+            for listing in reversed(listings):
+                if listing.facts is None or listing.facts.first_time_ms < time_ms:
                     return max(end, head.first_sequence)
                 end -= 1
             ref = next((r for r in reversed(refs) if _starts_before(r, time_ms)), None)
             if ref is None:
                 return head.first_sequence
             node = self.load(ref, head.buffer_id)
-            refs, entries, end = node.refs, node.entries, ref.end
+            refs, listings, end = node.refs, node.entries, ref.end
 
     def bytes_from(self, head: Head, first: int) -> int:
         """Return the size of all batches from sequence `first` on that tell it; one node a level is read at most."""
-        refs, entries, start, total = head.refs, head.tail, head.tail_start, 0
+        refs, listings, start, total = head.refs, head.tail, head.tail_start, 0
         while True:
-            total += sum(entry.facts.object_bytes for entry in entries[max(0, first - start) :] if entry.facts)
+            total += sum(listed.facts.object_bytes for listed in listings[max(0, first - start) :] if listed.facts)
             total += sum(ref.object_bytes for ref in refs if ref.first_sequence >= first)
             cut = next((ref for ref in refs if ref.first_sequence < first < ref.end), None)
             if cut is None:
                 return total
             node = self.load(cut, head.buffer_id)
-            refs, entries, start = node.refs, node.entries, node.first_sequence
+            refs, listings, start = node.refs, node.entries, node.first_sequence
 
     def segments(self, head: Head) -> Iterator[Node]:
         """Yield every segment that the head refers to, oldest first."""
@@ -174,7 +176,7 @@ class Segments:
 
         Only nodes that may lead to such names are read.
         """
-        keys = {entry.location for entry in head.tail if first <= (ulid_in(entry.location) or LOWEST) <= last}
+        keys = {listed.location for listed in head.tail if first <= (ulid_in(listed.location) or LOWEST) <= last}
         # guard: follow references by the range of names below them
         pending = [ref for ref in head.refs if ref.meets(first, last)]
         while pending:
@@ -186,10 +188,10 @@ class Segments:
             keys.update(e.location for e in node.entries if first <= (ulid_in(e.location) or LOWEST) <= last)
         return keys
 
-    def _segment_at(self, head: Head, sequence: int) -> _KeptNode:
-        ref = ref_at(head.refs, sequence)
+    def _segment_at(self, state: EitherVersion, sequence: int) -> _KeptNode:
+        ref = ref_at(state.refs, sequence)
         while True:
-            kept = self._load(ref, head.buffer_id)
+            kept = self._load(ref, state.buffer_id)
             if kept.node.level == 0:
                 return kept
             ref = ref_at(kept.node.refs, sequence)

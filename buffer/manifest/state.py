@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from forebay.buffer.base.errors import Corrupt, InvalidInput
 from forebay.buffer.manifest import envelope, v1
-from forebay.buffer.manifest.head import MAX_NUMBER, Head, Owner, read_head
+from forebay.buffer.manifest.decode import read_head
+from forebay.buffer.manifest.head import Head
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.topic import partition_name, refuse_topic
 from forebay.buffer.manifest.v1 import Manifest
@@ -47,21 +48,6 @@ def read_state(data: bytes | memoryview, location: str) -> State:
         f"manifest {location}: {len(data)} bytes that end as version {version}; it is truncated, no manifest, or of a "
         "later release (this one reads versions 1 and 2)"
     )
-
-
-def is_unwritten(state: State | None) -> bool:
-    """Whether only an unnamed consumer created it. Such a manifest has version 1, but the format is still undecided."""
-    # guard: never convert a manifest that was written to
-    return isinstance(state, Manifest) and state.next_sequence == 0 and 0 < state.epoch < MAX_NUMBER
-
-
-def convert_unwritten(manifest: Manifest, buffer_id: str) -> Head:
-    """Return the empty head that takes the place of an unwritten manifest.
-
-    The epoch stays, so the consumer that claimed it keeps its claim. Version 1 has no claim id: it stays empty.
-    """
-    # guard: keep the claim when converting the manifest
-    return Head(buffer_id=buffer_id, owner=Owner(manifest.epoch, "", None))
 
 
 def check_layout(manifest_path: str, data_prefix: str) -> None:

@@ -7,22 +7,27 @@
 
 All integers are little-endian; `entry_len` counts the bytes after itself. A missing object is an empty manifest.
 
-A `Manifest` wraps those bytes and never takes them apart as a whole: an append adds bytes before a new footer, a
-dequeue copies what is left, and only the entries that are asked for become descriptors. Sequences are contiguous, so
-the first one follows from the footer; and entries with a length before them are laid out like the records of a batch,
-so one native pass (`block_v1`) finds and checks where each begins.
+The words are OpenData Buffer's: an *entry* of this manifest is a listing everywhere else.
+
+A `Manifest` wraps those bytes and never takes them apart as a whole: an append adds bytes before a new footer, an
+acknowledgement copies what is left, and only the entries that are asked for become descriptors. Sequences are
+contiguous, so the first one follows from the footer; and entries with a length before them are laid out like the
+records of a batch, so one native pass (`block_v1`) finds and checks where each begins.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from hashlib import blake2b
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import pyarrow as pa
 
+from forebay.buffer.base.checks import MOST
 from forebay.buffer.base.errors import Corrupt, InvalidInput
 from forebay.buffer.format import block_v1
 from forebay.buffer.format.model import BatchDescriptor, Metadata
+from forebay.buffer.manifest.either_version import EitherVersion
 from forebay.buffer.store.base import check_key
 
 if TYPE_CHECKING:
@@ -42,11 +47,13 @@ _MAX_U32: Final = 2**32 - 1
 _MAX_U64: Final = 2**64 - 1
 
 
-class Manifest:
+class Manifest(EitherVersion):
     """One state of a version 1 manifest. Immutable: every change gives a new one."""
 
     __slots__ = ("_entries", "count", "data", "epoch", "location", "next_sequence")
 
+    version: ClassVar = VERSION
+    names_writers: ClassVar = False
     data: bytes
     """The whole manifest as stored."""
     count: int
@@ -92,6 +99,30 @@ class Manifest:
         """The oldest batch waiting; `next_sequence` if there is none."""
         return self.next_sequence - self.count
 
+    @property
+    def buffer_id(self) -> str:
+        """A hash of the manifest's address."""
+        return blake2b(self.location.encode(), digest_size=16).hexdigest()
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether only an unnamed consumer wrote it."""
+        # guard: never convert a manifest that was written to
+        return self.next_sequence == 0 and 0 < self.epoch < MOST
+
+    @property
+    def acked(self) -> int | None:
+        """The sequence before the oldest batch waiting: the others were removed when they were acknowledged."""
+        return self.first_sequence - 1 if self.first_sequence else None
+
+    def has_acked(self, through: int) -> bool:
+        """Whether no batch up to and including `through` is waiting."""
+        return self.count == 0 or self.first_sequence > through
+
+    def following(self, after: int | None) -> int:
+        """The sequence to read after `after`, but none that was removed: version 1 cannot tell who consumed it."""
+        return self.first_sequence if after is None else max(after + 1, self.first_sequence)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Manifest) and self.data == other.data
 
@@ -111,14 +142,14 @@ class Manifest:
         parts.append(_FOOTER.pack(self.count + added, sequence, self.epoch, VERSION))
         return Manifest(b"".join(parts), self.location)
 
-    def dequeue(self, through: int) -> Manifest:
+    def ack(self, through: int) -> Manifest:
         """The manifest without the batches up to and including sequence `through`."""
         gone = min(max(through + 1 - self.first_sequence, 0), self.count)
         footer = _FOOTER.pack(self.count - gone, self.next_sequence, self.epoch, VERSION)
         rest = memoryview(self.data)[self._place(gone) : -_FOOTER.size]
         return Manifest(b"".join((rest, footer)), self.location)
 
-    def claim(self) -> Manifest:
+    def claim(self, claim_id: str = "") -> Manifest:  # noqa: ARG002 - version 1 does not store it
         """The manifest with the next epoch."""
         if self.epoch == _MAX_U64:
             raise self._corrupt("no epoch is left to claim")
@@ -127,9 +158,9 @@ class Manifest:
             b"".join((body, _FOOTER.pack(self.count, self.next_sequence, self.epoch + 1, VERSION))), self.location
         )
 
-    def entries_after(self, sequence: int | None, limit: int) -> list[BatchDescriptor]:
-        """The first `limit` batches after `sequence`, or from the oldest one waiting if that is None."""
-        skipped = 0 if sequence is None else max(sequence + 1 - self.first_sequence, 0)
+    def tail_descriptors(self, first: int, limit: int) -> list[BatchDescriptor]:
+        """Up to `limit` descriptors of batches that wait, from sequence `first` on."""
+        skipped = max(first - self.first_sequence, 0)
         if skipped >= self.count or limit <= 0:
             return []
         wanted = self._split().slice(skipped, limit).to_pylist()
@@ -142,7 +173,7 @@ class Manifest:
             return False
         wanted = set(locations)
         # guard: compare whole locations
-        return any(entry.location in wanted for entry in self.entries_after(None, self.count))
+        return any(found.location in wanted for found in self.tail_descriptors(self.first_sequence, self.count))
 
     def _split(self) -> pa.BinaryArray:
         """The entries' bytes as one Arrow array, their bounds checked."""

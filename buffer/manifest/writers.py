@@ -6,15 +6,19 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base import names
-from forebay.buffer.base.errors import Corrupt
+from forebay.buffer.base.errors import Corrupt, NotFound, Unavailable
 from forebay.buffer.base.reread import read_sound
+from forebay.buffer.manifest.decode import read_writer_node
 from forebay.buffer.manifest.envelope import pack
-from forebay.buffer.manifest.head import Bucket, WriterNode, read_writer_node
+from forebay.buffer.manifest.head import bucket_of, is_lasting
+from forebay.buffer.manifest.head_fields import Bucket, Writer
+from forebay.buffer.manifest.nodes import WriterNode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from forebay.buffer.base.clock import Clock, Random
+    from forebay.buffer.manifest.either_version import EitherVersion
     from forebay.buffer.manifest.head import Head
     from forebay.buffer.store.base import ObjectStore
 
@@ -32,20 +36,44 @@ class WriterBuckets:
         self._clock = clock
         self._random = random
         self._kept: OrderedDict[str, Mapping[str, int]] = OrderedDict()
+        self._missing = ""
 
-    def load(self, head: Head, bucket: int) -> Mapping[str, int]:
+    def find(self, state: EitherVersion, writer_id: str) -> Writer | None:
+        """Return a writer's last append, from the manifest or from its bucket; None if it is in neither.
+
+        Raises:
+            Unavailable: its bucket was replaced since the manifest was read: read the manifest again.
+            Corrupt: its bucket is damaged or missing.
+        """
+        writer = state.writers.get(writer_id)
+        if writer is not None or not is_lasting(writer_id):  # guard: look for a lasting writer in its bucket
+            return writer
+        bucket = bucket_of(writer_id)
+        try:
+            number = self.load(state, bucket).get(writer_id)
+        except NotFound as error:
+            name, url = state.writer_buckets[bucket].name, self._store.url
+            if name == self._missing:
+                raise Corrupt(
+                    f"{url}: its manifest refers to a bucket of writers that is not there ({error})"
+                ) from error
+            self._missing = name
+            raise Unavailable(f"{url}: a bucket of writers was replaced while it was read ({error})") from error
+        return None if number is None else Writer(number, 0, sealed=True)
+
+    def load(self, state: EitherVersion, bucket: int) -> Mapping[str, int]:
         """Return the numbers of all writers in a bucket, by writer id.
 
         Raises:
-            NotFound: its object is gone: the head is old, or the buffer is damaged.
-            Corrupt: it is not what the head says.
+            NotFound: its object is gone: the manifest is old, or the buffer is damaged.
+            Corrupt: it is not what the manifest says.
         """
-        ref = head.writer_buckets.get(bucket)
+        ref = state.writer_buckets.get(bucket)
         if ref is None:
             return {}
         if ref.name not in self._kept:
             node = read_sound(lambda: self._read(ref.name), self._clock)
-            if (node.buffer_id, node.bucket, len(node.numbers)) != (head.buffer_id, bucket, ref.count):
+            if (node.buffer_id, node.bucket, len(node.numbers)) != (state.buffer_id, bucket, ref.count):
                 raise Corrupt(f"{self._store.url}/{bucket_key(ref.name)} is not what the manifest says of it")
             self._kept[ref.name] = node.numbers
             while len(self._kept) > _KEPT_NODES:

@@ -15,7 +15,7 @@ from forebay.buffer.coordinator import DeltaRejected
 from forebay.buffer.format.batch import DEFAULT_LEVEL, DEFAULT_MAX_RAW_BYTES, encode_blocks
 from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, NewBatch
-from forebay.buffer.manifest import BelowFloor, Head, Manifest, PlaceConsumed
+from forebay.buffer.manifest import BelowFloor, PlaceConsumed
 from forebay.buffer.store.base import Applied, NotApplied
 from forebay.buffer.store.retry import RETRY_SECONDS, Patience
 
@@ -40,8 +40,8 @@ _MOST_ROOM_MS = 24 * 3600 * 1000
 
 def floor_of(queue: Queue) -> str:
     """Return the lowest name that the manifest, as last seen, would list."""
-    head = queue.last_seen()
-    return head.lowest_new_name if isinstance(head, Head) else names.LOWEST
+    state = queue.last_seen()
+    return names.LOWEST if state is None else state.lowest_new_name
 
 
 @dataclass(slots=True)
@@ -280,7 +280,7 @@ class BatchUploader:
             batches = self._append_above_floor(batches, number)
         except PlaceConsumed as doubt:
             batches = self._append_again(batches, number, doubt)
-        if isinstance(self._queue.last_seen(), Manifest):
+        if self._queue.last_head() is None:  # version 1 has no floor
             for uploaded in batches:
                 self._put_back_if_overtaken(uploaded)
 

@@ -43,7 +43,7 @@ def dump(target: Target, *, first: int | None) -> None:
     state = queue.read_existing()
     first = max(state.first_sequence, first or 0)
     listed = [_named(batch) for batch in descriptors_between(queue, first, state.next_sequence, state=state)]
-    shown: dict[str, Any] = {"url": queue.url, "version": 2 if isinstance(state, Head) else 1}
+    shown: dict[str, Any] = {"url": queue.url, "version": state.version}
     if isinstance(state, Head):
         shown["head"] = {**_named(state), "writers": len(state.writers), "lasting_writers": state.lasting_writers}
         del shown["head"]["tail"]  # they are among the batches

@@ -6,6 +6,7 @@ import click
 
 from forebay.buffer.base.errors import NotFound
 from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.lasting_writers import forget_lasting_writer, list_lasting_writers
 from forebay.cli.output import count, write_json, write_line, write_table
 from forebay.cli.target import Target, json_option, takes_url
 
@@ -27,7 +28,9 @@ def writers() -> None:
 def list_writers(target: Target, *, as_json: bool) -> None:
     """Show every lasting writer and the number of its last durable call."""
     rows = [
-        (queue.store.url, name, number) for queue in _queues(target) for name, number in queue.lasting_writers().items()
+        (queue.store.url, name, number)
+        for queue in _queues(target)
+        for name, number in list_lasting_writers(queue).items()
     ]
     if as_json:
         for url, name, number in rows:
@@ -49,7 +52,7 @@ def forget(target: Target, *, names: tuple[str, ...]) -> None:
     """
     queues = _queues(target)
     for name in names:
-        removed = [queue.forget_writer(name) for queue in queues]
+        removed = [forget_lasting_writer(queue, name) for queue in queues]
         if not any(removed):
             raise NotFound(f"{target.url} knows no lasting writer {name!r}: see forebay writers list {target.url}")
         write_line(f"{target.url}: writer {name} is forgotten")

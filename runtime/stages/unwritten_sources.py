@@ -12,7 +12,6 @@ from forebay.buffer.base.waiting import POLL_FLOOR, wait_for
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.state import is_unwritten
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.runtime.source import Source
 from forebay.runtime.stages.pipeline import TRANSIENT
@@ -56,7 +55,7 @@ class SourceProbe:
                 self.given.lag()  # a look at the manifest
             unwritten = self.given.unwritten
         else:
-            unwritten = buffer_or_topic(lambda: is_unwritten(self._queue.read_existing()), lambda: False)
+            unwritten = buffer_or_topic(lambda: self._queue.read_existing().is_unwritten, lambda: False)
         if unwritten:
             raise NotFound(f"nothing was ever written to {self.url}, or its URL is wrong")
 

@@ -47,8 +47,7 @@ def append_many(store: MemoryStore, count: int) -> None:
 def waiting(store: MemoryStore) -> list[int]:
     queue = Queue(store)
     state = queue.read()
-    acked = queue.acked()
-    first = state.first_sequence if acked is None else max(acked + 1, state.first_sequence)
+    first = state.next_sequence - state.waiting
     return [found.sequence for found in queue.descriptors(first, 10**6, state=state)]
 
 

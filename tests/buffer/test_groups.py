@@ -16,7 +16,7 @@ from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.groups import Cursor, Groups, GroupState, cursor_key
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.envelope import pack, unpack
-from forebay.buffer.manifest.head import KEPT_ENTRIES
+from forebay.buffer.manifest.head import KEPT_LISTINGS
 from forebay.buffer.read.acks import ACKS_PER_WRITE
 from forebay.buffer.store.base import InDoubt, StoredObject
 from forebay.buffer.store.memory import MemoryStore
@@ -495,7 +495,7 @@ def test_seek_goes_to_a_sequence_a_time_or_an_end(store: MemoryStore, group: str
 
 def test_seek_through_segments_finds_the_second(store: MemoryStore) -> None:
     for _ in range(6):
-        append(store, KEPT_ENTRIES)
+        append(store, KEPT_LISTINGS)
     consumer = Consumer(store, group="etl")
     assert head_of(store).refs
     for sequence in (3, 70, 200, head_of(store).tail_start, 393):

@@ -31,7 +31,8 @@ from forebay.buffer.base.errors import (
 from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.holds import HeldRange, hold, hold_uploads, keep_hold
 from forebay.buffer.manifest import BelowFloor, Head, Manifest, Queue
-from forebay.buffer.manifest.head import KEPT_ENTRIES, Hold
+from forebay.buffer.manifest.head import KEPT_LISTINGS
+from forebay.buffer.manifest.head_fields import Hold
 from forebay.buffer.read.descriptors import PIECE
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
@@ -224,7 +225,7 @@ def test_ttl_of_less_than_a_millisecond_is_not_taken_for_a_hold_of_an_older_rele
 
 
 def test_hold_that_cannot_be_planned_is_let_go(store: MemoryStore) -> None:
-    append(store, 5 * KEPT_ENTRIES)
+    append(store, 5 * KEPT_LISTINGS)
     append(store, 1)
     (segment,) = store.list("segments/")
     store.put(segment.key, b"damaged")

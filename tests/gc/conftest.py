@@ -12,8 +12,8 @@ from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.groups import GroupReader
-from forebay.buffer.manifest import Head, Manifest, Queue, State
-from forebay.buffer.manifest.head import Hold
+from forebay.buffer.manifest import Head, Manifest, Queue, State, UnnamedReader
+from forebay.buffer.manifest.head_fields import Hold
 from forebay.buffer.store.base import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, add_partitions, create_topic
@@ -61,7 +61,8 @@ class Pool:
 
     def read(self, through: int) -> None:
         """The unnamed consumer comes, and acknowledges."""
-        self.queue.ack(self.queue.claim(), through)
+        reader = UnnamedReader(self.queue)
+        reader.ack(reader.claim(), through)
 
     def group(self, name: str, *, start: int | str = "earliest", through: int | None = None) -> None:
         """A group, with a cursor only if it has acknowledged something."""

@@ -12,9 +12,9 @@ from forebay.buffer.base.errors import Corrupt, Denied, InvalidInput, Trimmed, U
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.groups import Cursor, GroupReader, Groups, cursor_key
-from forebay.buffer.manifest import BelowFloor, Head, Queue
+from forebay.buffer.manifest import BelowFloor, Head, Queue, UnnamedReader
 from forebay.buffer.manifest.envelope import pack
-from forebay.buffer.manifest.head import FANOUT, KEPT_ENTRIES
+from forebay.buffer.manifest.head import FANOUT, KEPT_LISTINGS
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
 from forebay.gc import Collector, Retention
@@ -64,7 +64,7 @@ def test_group_without_a_cursor_is_at_its_start(pool: Any) -> None:
 def test_consumer_that_has_acknowledged_nothing_holds_everything(pool: Any) -> None:
     appended = pool.append(4)
     pool.group("done", through=3)
-    pool.queue.claim()
+    UnnamedReader(pool.queue).claim()
     pool.age()
     assert pool.collect().trimmed == 0
     assert pool.listed() == appended
@@ -83,17 +83,17 @@ def test_reader_ahead_of_what_exists_lets_all_go_and_no_more(pool: Any) -> None:
 
 
 def test_batches_are_trimmed_through_sealed_segments_and_index_nodes(pool: Any) -> None:
-    count = KEPT_ENTRIES * (FANOUT + 3)
+    count = KEPT_LISTINGS * (FANOUT + 3)
     appended = pool.append(count, every=0.01)
     assert any(ref.level == 1 for ref in pool.head.refs), "the test is about index nodes"
-    read = KEPT_ENTRIES * 3 + 5
+    read = KEPT_LISTINGS * 3 + 5
     pool.read(read - 1)
     pool.age()
     report = pool.collect()
     assert report.trimmed == read
     assert pool.listed() == appended[read:]
     # A segment read in part still needs its object, and the floor stops at the oldest batch in it.
-    assert pool.objects() == appended[KEPT_ENTRIES * 3 :]
+    assert pool.objects() == appended[KEPT_LISTINGS * 3 :]
 
     pool.read(count - 1)
     pool.age()
@@ -102,10 +102,10 @@ def test_batches_are_trimmed_through_sealed_segments_and_index_nodes(pool: Any) 
 
 
 def test_segments_that_no_head_refers_to_any_more_are_deleted(pool: Any) -> None:
-    for _ in range(KEPT_ENTRIES * 6 // 32):
+    for _ in range(KEPT_LISTINGS * 6 // 32):
         pool.append(32, every=0.01)
     assert len(pool.objects("segments")) == 4
-    pool.read(KEPT_ENTRIES * 3)
+    pool.read(KEPT_LISTINGS * 3)
     pool.age()
     pool.collect()
     left = [f"segments/{ref.name}.segment" for ref in pool.head.refs]
@@ -214,9 +214,9 @@ def test_retention_by_age_works_in_a_buffer_that_nobody_writes(pool: Any) -> Non
     assert pool.collect(retention=Retention(max_age=5_000)).dropped_unread == 3
 
 
-@pytest.mark.parametrize("kept", [0, 1, 3, KEPT_ENTRIES - 1, KEPT_ENTRIES * 2, KEPT_ENTRIES * (FANOUT + 1) - 3])
+@pytest.mark.parametrize("kept", [0, 1, 3, KEPT_LISTINGS - 1, KEPT_LISTINGS * 2, KEPT_LISTINGS * (FANOUT + 1) - 3])
 def test_retention_by_bytes_is_exact_through_segments_and_index_nodes(pool: Any, kept: int) -> None:
-    appended = pool.append(KEPT_ENTRIES * (FANOUT + 3))
+    appended = pool.append(KEPT_LISTINGS * (FANOUT + 3))
     size = len(pool.store.get(appended[0]).data)
     report = pool.collect(retention=Retention(max_bytes=kept * size + size // 2))
     assert report.dropped_unread == len(appended) - kept
@@ -224,9 +224,9 @@ def test_retention_by_bytes_is_exact_through_segments_and_index_nodes(pool: Any,
     assert pool.collect(retention=Retention(max_bytes=kept * size + size // 2)).dropped_unread == 0
 
 
-@pytest.mark.parametrize("kept", [0, 5, KEPT_ENTRIES * 2, KEPT_ENTRIES * (FANOUT + 1) - 3])
+@pytest.mark.parametrize("kept", [0, 5, KEPT_LISTINGS * 2, KEPT_LISTINGS * (FANOUT + 1) - 3])
 def test_retention_by_age_is_exact_through_segments_and_index_nodes(pool: Any, kept: int) -> None:
-    appended = pool.append(KEPT_ENTRIES * (FANOUT + 3), every=1.0)
+    appended = pool.append(KEPT_LISTINGS * (FANOUT + 3), every=1.0)
     pool.age(0)
     report = pool.collect(retention=Retention(max_age=kept + 0.5))
     assert report.dropped_unread == len(appended) - kept
@@ -485,7 +485,7 @@ def test_damaged_cursor_lets_nothing_be_trimmed_or_deleted(pool: Any, damage: by
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone"])
 def test_damaged_or_missing_head_lets_nothing_be_deleted(pool: Any, damage: str) -> None:
-    pool.append(KEPT_ENTRIES * 2 + 1)
+    pool.append(KEPT_LISTINGS * 2 + 1)
     pool.age()
     data = bytearray(pool.store.get("manifest").data)
     data[10] ^= 1
@@ -503,8 +503,8 @@ def test_damaged_or_missing_head_lets_nothing_be_deleted(pool: Any, damage: str)
 
 
 def test_segment_that_is_missing_lets_nothing_be_trimmed(pool: Any) -> None:
-    pool.append(KEPT_ENTRIES * (FANOUT + 2))
-    pool.read(KEPT_ENTRIES + 3)
+    pool.append(KEPT_LISTINGS * (FANOUT + 2))
+    pool.read(KEPT_LISTINGS + 3)
     node = next(ref for ref in pool.head.refs if ref.level == 1)
     pool.store.delete([f"segments/{node.name}.segment"])
     pool.age()
@@ -602,13 +602,13 @@ def test_store_whose_clock_is_in_2099_costs_uploads_in_flight_a_repeat_and_no_en
 
 
 def test_dry_run_changes_nothing_and_says_what_a_collection_then_does(pool: Any) -> None:
-    pool.append(KEPT_ENTRIES * 4, every=10.0)
+    pool.append(KEPT_LISTINGS * 4, every=10.0)
     pool.read(50)
     pool.group("etl", through=40)
     pool.group("old", through=40)
     Groups(pool.store).delete("old", force=True)
-    pool.hold("job", first=KEPT_ENTRIES + 6, ttl=1.0)
-    pool.hold("other", first=KEPT_ENTRIES * 2, ttl=10**6)
+    pool.hold("job", first=KEPT_LISTINGS + 6, ttl=1.0)
+    pool.hold("other", first=KEPT_LISTINGS * 2, ttl=10**6)
     pool.upload()
     pool.clock.advance(5_000)
     before = [(found.key, found.modified_ms) for found in pool.store.list()]

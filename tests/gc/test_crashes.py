@@ -11,12 +11,12 @@ import pytest
 from forebay.buffer.base.errors import ForebayError
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import BelowFloor
-from forebay.buffer.manifest.head import FANOUT, KEPT_ENTRIES
+from forebay.buffer.manifest.head import FANOUT, KEPT_LISTINGS
 from forebay.gc import Retention
 from forebay.testing import Crash, Fault, FaultyStore
 
-READ = KEPT_ENTRIES * 2 + 7
-COUNT = KEPT_ENTRIES * (FANOUT + 3)
+READ = KEPT_LISTINGS * 2 + 7
+COUNT = KEPT_LISTINGS * (FANOUT + 3)
 
 
 def prepare(pool: Any) -> list[str]:
@@ -37,7 +37,7 @@ def assert_finished(pool: Any, appended: list[str]) -> None:
     assert pool.head.holds == {}
     assert pool.head.dropped == 0
     # A segment that is read in part stays whole, with the batches in it.
-    assert pool.objects() == appended[KEPT_ENTRIES * 2 :]
+    assert pool.objects() == appended[KEPT_LISTINGS * 2 :]
     assert len(pool.objects("cursors")) == 1
 
 

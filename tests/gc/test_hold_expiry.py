@@ -16,7 +16,8 @@ import pytest
 
 from forebay.buffer.base.errors import Fenced
 from forebay.buffer.holds import HeldRange, KeptHold, Ticket, hold, hold_uploads, keep_hold
-from forebay.buffer.manifest.head import COUNTED_HOLDS, Hold
+from forebay.buffer.manifest.head import COUNTED_HOLDS
+from forebay.buffer.manifest.head_fields import Hold
 from forebay.gc import Collector
 from forebay.testing import Fault, FaultyStore, ManualClock
 

@@ -13,7 +13,7 @@ from forebay.buffer.holds import hold_uploads
 from forebay.buffer.inspect.findings import Severity
 from forebay.buffer.inspect.verify import verify
 from forebay.buffer.manifest import BelowFloor, Queue
-from forebay.buffer.manifest.head import KEPT_ENTRIES
+from forebay.buffer.manifest.head import KEPT_LISTINGS
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
 
@@ -30,7 +30,7 @@ def strand_segment(pool: Pool) -> str:
 
 
 def test_unlisted_uploads_and_segments_are_swept_while_an_older_batch_is_retained(pool: Any) -> None:
-    pool.append(3 * KEPT_ENTRIES, every=0.01)
+    pool.append(3 * KEPT_LISTINGS, every=0.01)
     stray_batch, stray_segment = pool.upload().location, strand_segment(pool)
     listed = pool.listed()
     pool.age()
@@ -77,7 +77,7 @@ def test_listed_batch_with_a_name_from_the_future_is_not_taken_for_unlisted(pool
     ahead = ManualClock(pool.clock.now_ms() + 5_000_000)
     early = pool.upload(clock=ahead)
     pool.queue.append([early])
-    pool.append(4 * KEPT_ENTRIES, every=0.01)
+    pool.append(4 * KEPT_LISTINGS, every=0.01)
     for _ in range(8):
         pool.age()
         pool.collect()
@@ -86,7 +86,7 @@ def test_listed_batch_with_a_name_from_the_future_is_not_taken_for_unlisted(pool
 
 
 def test_each_name_is_looked_at_once(pool: Any) -> None:
-    pool.append(4 * KEPT_ENTRIES, every=0.01)
+    pool.append(4 * KEPT_LISTINGS, every=0.01)
     pool.age()
     pool.collect()
     pool.clock.advance(1)
@@ -147,10 +147,10 @@ def test_producers_that_share_a_manifest_leave_few_unused_segments() -> None:
     store = MemoryStore("memory://taking-turns", clock=clock)
     random = Random(5)
     queues = [Queue(store, clock=clock, random=random) for _ in range(3)]
-    for number in range(40 * KEPT_ENTRIES):
+    for number in range(40 * KEPT_LISTINGS):
         for queue in queues:
             queue.read()
-            queue._seal_if_due()
+            queue.seal_if_due()
         queues[number % 3].append([NewBatch(f"data/{number}")])
         clock.advance(0.01)
     report = verify(store, deep=False)

@@ -12,21 +12,11 @@ import pytest
 
 from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.groups import Cursor
+from forebay.buffer.manifest.decode import read_head, read_node, read_writer_node
 from forebay.buffer.manifest.envelope import pack, unpack
-from forebay.buffer.manifest.head import (
-    Bucket,
-    Group,
-    Head,
-    Hold,
-    Node,
-    Owner,
-    Ref,
-    Writer,
-    WriterNode,
-    read_head,
-    read_node,
-    read_writer_node,
-)
+from forebay.buffer.manifest.head import Head
+from forebay.buffer.manifest.head_fields import Bucket, Group, Hold, Owner, Writer
+from forebay.buffer.manifest.nodes import Node, Ref, WriterNode
 
 HERE = Path(__file__).parent
 

@@ -56,7 +56,7 @@ def test_golden_file_is_what_the_layout_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_golden_manifest_reads_as_it_always_did(name: str) -> None:
-    assert Manifest((HERE / name).read_bytes(), name).entries_after(None, 10) == GOLDEN[name][1]
+    assert Manifest((HERE / name).read_bytes(), name).tail_descriptors(0, 10) == GOLDEN[name][1]
 
 
 def test_golden_manifest_is_written_as_it_always_was() -> None:
@@ -68,5 +68,5 @@ def test_golden_manifest_is_written_as_it_always_was() -> None:
 
 def test_dequeue_and_claim_write_golden_bytes_too() -> None:
     two = Manifest(PLAIN + RICH + footer(2, 9, 1), "two")
-    assert two.dequeue(7).data == RICH + footer(1, 9, 1)
-    assert two.dequeue(8).claim().data == footer(0, 9, 2)
+    assert two.ack(7).data == RICH + footer(1, 9, 1)
+    assert two.ack(8).claim().data == footer(0, 9, 2)

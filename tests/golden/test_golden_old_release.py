@@ -12,7 +12,9 @@ from forebay.buffer.base.names import at_time
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.holds import hold, hold_uploads
 from forebay.buffer.manifest import Head, Queue
-from forebay.buffer.manifest.head import Bucket, Hold, bucket_of, read_head
+from forebay.buffer.manifest.decode import read_head
+from forebay.buffer.manifest.head import bucket_of
+from forebay.buffer.manifest.head_fields import Bucket, Hold
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import ManualClock
 

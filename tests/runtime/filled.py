@@ -64,9 +64,7 @@ def run(store: Any, sink: Sink, *, group: str | None = "etl", config: Any = None
 def acked(store: ObjectStore, group: str | None = "etl") -> int | None:
     if group is not None:
         return Groups(store).describe(group).acked
-    queue = Queue(store)
-    queue.read()
-    return queue.acked()
+    return Queue(store).read().acked
 
 
 def identity(first: int, last: int | None = None) -> CommitIdentity:

@@ -411,7 +411,7 @@ def small_limits(*, forgetful: bool) -> Iterator[None]:
 
 _migrate = sys.modules[migrate.__module__]
 LIMITS = (
-    *((head, "KEPT_ENTRIES"), (head, "FANOUT"), (head, "MAX_WRITERS"), (head, "KEPT_LASTING")),
+    *((head, "KEPT_LISTINGS"), (head, "FANOUT"), (head, "MAX_WRITERS"), (head, "KEPT_LASTING")),
     (holds, "Thread"),
-    *((_migrate, "KEPT_ENTRIES"), (_migrate, "FANOUT")),
+    *((_migrate, "KEPT_LISTINGS"), (_migrate, "FANOUT")),
 )

@@ -34,7 +34,9 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.inspect.findings import Severity
 from forebay.buffer.inspect.verify import verify
 from forebay.buffer.manifest import Head, Queue
-from forebay.buffer.manifest.head import KEPT_LASTING, Writer
+from forebay.buffer.manifest.head import KEPT_LASTING
+from forebay.buffer.manifest.head_fields import Writer
+from forebay.buffer.manifest.lasting_writers import list_lasting_writers
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.gc import Collector
 
@@ -363,7 +365,7 @@ class Storm:
     def _check_writers(self) -> None:
         """Check that no lasting name is forgotten, and that some of them are in buckets."""
         queue = Queue(self.open_store())
-        known = queue.lasting_writers()
+        known = list_lasting_writers(queue)
         lost = {name for name, number in EARLIER_WRITERS.items() if known.get(name) != number}
         assert not lost, f"seed {self.seed}: writers are forgotten: {sorted(lost)[:5]}"
         head = queue.last_seen()

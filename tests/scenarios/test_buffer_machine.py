@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from forebay.buffer import holds
 from forebay.buffer.base import names
 from forebay.buffer.groups import GroupReader
-from forebay.buffer.manifest import Claim, Head, Queue, head
+from forebay.buffer.manifest import Claim, Head, Queue, UnnamedReader, head
 from forebay.gc import sweep, trim
 
 SHORT = settings(
@@ -58,7 +58,7 @@ EVENTS = (
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(head, "KEPT_ENTRIES", 1)
+    monkeypatch.setattr(head, "KEPT_LISTINGS", 1)
     monkeypatch.setattr(head, "FANOUT", 2)
     monkeypatch.setattr(head, "MAX_WRITERS", 2)
     monkeypatch.setattr(holds, "Thread", NoThread)
@@ -102,29 +102,30 @@ def append_again_without_looking_for_the_own_number(patch: pytest.MonkeyPatch) -
     checked = Queue._append
 
     def append(self: Queue, *what: Any) -> range:
-        updated = self._update
-        self._update = lambda change, _is_mine: updated(change, lambda _state: False)  # type: ignore[method-assign]
+        updated = self.update
+        self.update = lambda change, _is_mine: updated(change, lambda _state: False)  # type: ignore[method-assign]
         try:
             return checked(self, *what)
         finally:
-            del self._update
+            del self.update
 
     patch.setattr(Queue, "_append", append)
 
 
 def believe_any_claim_of_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
-    def claim(self: Queue) -> Claim:
-        claim_id, epoch = self.new_id(), 0
+    def claim(self: UnnamedReader) -> Claim:
+        queue = self._queue
+        claim_id, epoch = queue.new_id(), 0
 
         def take(state: Any) -> Any:
             nonlocal epoch
-            taken = (state or self._empty()).claim(claim_id)
+            taken = (state or queue.empty_state()).claim(claim_id)
             epoch = taken.epoch
             return taken
 
-        return Claim(self._update(take, lambda state: state.epoch == epoch).epoch, claim_id)
+        return Claim(queue.update(take, lambda state: state.epoch == epoch).epoch, claim_id)
 
-    patch.setattr(Queue, "claim", claim)
+    patch.setattr(UnnamedReader, "claim", claim)
 
 
 def ignore_the_claim_id_of_a_group(patch: pytest.MonkeyPatch) -> None:
@@ -132,7 +133,7 @@ def ignore_the_claim_id_of_a_group(patch: pytest.MonkeyPatch) -> None:
 
 
 def ignore_the_epoch_and_claim_id_of_the_owner(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Queue, "_check_owner", lambda *_: None)
+    patch.setattr(UnnamedReader, "_check_owner", lambda *_: None)
 
 
 def claim_without_raising_the_epoch(patch: pytest.MonkeyPatch) -> None:

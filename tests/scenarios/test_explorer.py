@@ -35,17 +35,10 @@ from forebay.buffer.base.errors import Fenced
 from forebay.buffer.base.names import LOWEST, ulid_in
 from forebay.buffer.format.model import Metadata, NewBatch
 from forebay.buffer.manifest import BelowFloor, Head, head
+from forebay.buffer.manifest.decode import read_head, read_node, read_writer_node
 from forebay.buffer.manifest.envelope import pack
-from forebay.buffer.manifest.head import (
-    Bucket,
-    Node,
-    NodeNeeded,
-    Writer,
-    WriterNode,
-    read_head,
-    read_node,
-    read_writer_node,
-)
+from forebay.buffer.manifest.head_fields import Bucket, Writer
+from forebay.buffer.manifest.nodes import Node, NodeNeeded, WriterNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -407,7 +400,7 @@ def explore(start: State) -> int:
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head, "KEPT_ENTRIES", 1)
+    monkeypatch.setattr(head, "KEPT_LISTINGS", 1)
     monkeypatch.setattr(head, "FANOUT", 2)
     monkeypatch.setattr(head, "KEPT_LASTING", 0)
     monkeypatch.setattr(head, "WRITER_BUCKETS", 1)

@@ -16,7 +16,7 @@ from forebay.buffer.base.errors import Fenced, ForebayError
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.format.model import NewBatch
-from forebay.buffer.manifest import Manifest, Queue
+from forebay.buffer.manifest import Manifest, Queue, UnnamedReader
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import FaultyStore, ManualClock
@@ -87,9 +87,7 @@ def check_rivals(url: str, options: dict[str, Any], profile: str = "native") -> 
     acked = sorted(tuple(line) for said in lines for line in said if isinstance(line, list))
     sequences = [sequence for _epoch, sequence in acked]
     assert sequences == list(range(len(sequences))), "in the order of epochs, every batch is acknowledged once"
-    left = Queue(open_store(url, options))
-    left.read()
-    assert left.acked() == len(sequences) - 1
+    assert Queue(open_store(url, options)).read().acked == len(sequences) - 1
 
 
 @pytest.mark.parametrize("profile", ["native", "opendata"])
@@ -168,13 +166,13 @@ def test_claims_through_faults_never_give_two_owners_one_epoch(profile: str) -> 
 
             def next_fault(self, kind: str, inner: MemoryStore = inner, random: Random = random) -> Any:
                 if random.random() < 0.3:
-                    owned.append(Queue(inner).claim().epoch)  # noqa: B023 - called within this turn
+                    owned.append(UnnamedReader(Queue(inner)).claim().epoch)  # noqa: B023 - called within this turn
                 return super().next_fault(kind)
 
         for turn in range(4):
             store = Contested.seeded(inner, seed * 10 + turn, rate=0.5, clock=ManualClock())
             try:
-                owned.append(Queue(store, clock=ManualClock(), random=random).claim().epoch)
+                owned.append(UnnamedReader(Queue(store, clock=ManualClock(), random=random)).claim().epoch)
             except ForebayError:
                 continue
             finally:

@@ -158,7 +158,7 @@ def test_ack_that_was_recorded_before_another_claimed_is_not_told_as_one_that_wa
 
 
 def test_sealer_that_stalls_over_a_sweep_seals_again(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head, "KEPT_ENTRIES", 1)
+    monkeypatch.setattr(head, "KEPT_LISTINGS", 1)
     slow_clock = ManualClock(story.clock.now_ms() - 10_000_000)
     # The segment is stored; then, before the append that would list it, a collector raises the floor over its name.
     stalling = Between(story.store, "replace", 1, lambda: story.collector().collect_once())
@@ -450,7 +450,7 @@ def test_store_with_a_clock_in_2099_only_makes_uploads_in_flight_be_stored_again
 
 @pytest.mark.parametrize("at", range(12))
 def test_two_collectors_at_once_do_no_harm(story: Story, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head, "KEPT_ENTRIES", 1)
+    monkeypatch.setattr(head, "KEPT_LISTINGS", 1)
     monkeypatch.setattr(head, "FANOUT", 2)
     for _ in range(4):
         story.fill(2)
@@ -473,7 +473,7 @@ def test_two_collectors_at_once_do_no_harm(story: Story, at: int, monkeypatch: p
 
 
 def test_collector_whose_segment_another_has_swept_looks_again(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head, "KEPT_ENTRIES", 1)
+    monkeypatch.setattr(head, "KEPT_LISTINGS", 1)
     monkeypatch.setattr(head, "FANOUT", 2)
     writer = story.queue()  # one that stays seals what it knows of
     for _ in range(12):

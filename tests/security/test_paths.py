@@ -23,7 +23,8 @@ from forebay.buffer.groups import Groups
 from forebay.buffer.inspect.migrate import migrate
 from forebay.buffer.manifest import Head
 from forebay.buffer.manifest.envelope import pack
-from forebay.buffer.manifest.head import Group, Node, Owner, Ref
+from forebay.buffer.manifest.head_fields import Group, Owner
+from forebay.buffer.manifest.nodes import Node, Ref
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.gc import Collector

@@ -33,7 +33,8 @@ from forebay.buffer.groups import Groups
 from forebay.buffer.inspect.findings import Severity
 from forebay.buffer.inspect.verify import verify
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.head import KEPT_ENTRIES, KEPT_LASTING, Writer, bucket_of
+from forebay.buffer.manifest.head import KEPT_LASTING, KEPT_LISTINGS, bucket_of
+from forebay.buffer.manifest.head_fields import Writer
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.gc import Collector, Retention
@@ -44,7 +45,7 @@ from forebay.testing.servers import SeaweedServer
 SECURITY = Path(__file__).parents[2] / "SECURITY.md"
 ACTIONS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject")
 BUCKET = "lake"
-BATCHES = 4 * KEPT_ENTRIES
+BATCHES = 4 * KEPT_LISTINGS
 """Enough for the next append to seal a segment."""
 LASTING_WRITERS = 4 * KEPT_LASTING
 """Enough for the next append to seal some of them into a bucket."""

@@ -12,7 +12,7 @@ from forebay.buffer.base.errors import Denied, InvalidInput, Trimmed
 from forebay.buffer.either.dispatch import buffers_at
 from forebay.buffer.groups import Groups
 from forebay.buffer.holds import hold
-from forebay.buffer.manifest import Head, Queue
+from forebay.buffer.manifest import Queue
 from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.read.filters import may_match
@@ -93,7 +93,7 @@ class BatchReader(DataSourceReader):
         queue = Queue(source.store, self._manifest_path, role="spark")
         state = queue.read_existing()
         from_, upto = self._from(source.store), self._upto()
-        if not isinstance(state, Head) or self._hold_seconds == 0:
+        if state.version == 1 or self._hold_seconds == 0:
             first, end = self._bounds(queue, state, from_, upto)
             return source, queue.descriptors(first, max(0, end - first), state=state)
         try:
@@ -127,7 +127,7 @@ class BatchReader(DataSourceReader):
 
     def _bounds(self, queue: Queue, state: State, from_: str | int, upto: str | int | None) -> tuple[int, int]:
         """The first sequence and the one behind the last."""
-        knows_times = isinstance(state, Head)  # else all of it, and what its metadata tells decides
+        knows_times = state.version == 2  # else all of it, and what its metadata tells decides
         if self._since is not None and not knows_times:
             from_ = "earliest"
         if upto is None or (self._until is not None and not knows_times):

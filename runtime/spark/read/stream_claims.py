@@ -10,8 +10,7 @@ from forebay.buffer.base.errors import Corrupt, ForebayError, InvalidInput, NotF
 from forebay.buffer.either.dispatch import buffer_or_topic, is_topic
 from forebay.buffer.format.model import Reader
 from forebay.buffer.groups import GroupReader
-from forebay.buffer.manifest import Head, Queue
-from forebay.buffer.manifest.state import is_unwritten
+from forebay.buffer.manifest import Queue, UnnamedReader
 from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import check_place, in_parallel
@@ -45,9 +44,11 @@ class ClaimedBuffer:
         self._fails = fails
         self._queue = Queue(source.store, source.manifest_path, role="spark")
         before = self._queue.read()
-        self.is_new = isinstance(before, Head) and group is not None and group not in before.groups
+        self.is_new = not before.is_unwritten and group is not None and group not in before.groups
         """Whether the group was made by this."""
-        self._side: ReadSide = self._queue if group is None else GroupReader(self._queue, group, start=start)
+        self._side: ReadSide = (
+            UnnamedReader(self._queue) if group is None else GroupReader(self._queue, group, start=start)
+        )
         self._claim = self._side.claim()
         self._acked = self.frontier().next - 1
 
@@ -245,7 +246,7 @@ def is_written(store: ObjectStore, manifest_path: str) -> bool:
     """Whether there is a topic, or a buffer that was written to. Creates nothing."""
     try:
         queue = Queue(store, manifest_path, role="spark")
-        return buffer_or_topic(lambda: not is_unwritten(queue.read_existing()), lambda: True)
+        return buffer_or_topic(lambda: not queue.read_existing().is_unwritten, lambda: True)
     except NotFound as error:
         if error.bucket:
             raise

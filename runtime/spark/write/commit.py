@@ -13,7 +13,7 @@ from msgspec import Struct
 from forebay.buffer.base.checks import Whole  # noqa: TC001 - msgspec looks it up
 from forebay.buffer.base.errors import Fenced, ForebayError, InvalidInput, Unknown
 from forebay.buffer.format.model import NewBatch  # noqa: TC001 - msgspec looks it up
-from forebay.buffer.manifest import BelowFloor, Head
+from forebay.buffer.manifest import BelowFloor
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.manifest.register import Register
 from forebay.buffer.topic.topic import in_parallel
@@ -142,7 +142,7 @@ class EpochLog:
                 return
             head = queue.last_seen()
             # guard: refuse if the manifest has forgotten the writer
-            if not isinstance(head, Head) or queue.find_writer(head) is None:
+            if head is None or queue.find_writer(head) is None:
                 raise Unknown(
                     f"{queue.url} does not know the stream writer {self._writer_id!r} any more: somebody removed its "
                     f"name, so it is not known if epoch {record.epoch} is listed. Under a new writerId it is written "

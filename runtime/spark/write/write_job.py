@@ -15,7 +15,7 @@ from forebay.buffer.base import names
 from forebay.buffer.base.clock import Clock, SystemClock
 from forebay.buffer.base.errors import Fenced
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.head import Hold
+from forebay.buffer.manifest.head_fields import Hold
 from forebay.buffer.manifest.topic import partition_name
 from forebay.buffer.store.folder import FolderStore
 

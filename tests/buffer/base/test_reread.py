@@ -22,7 +22,7 @@ from forebay.buffer.holds import hold
 from forebay.buffer.inspect.describe import describe
 from forebay.buffer.inspect.verify import verify
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.head import KEPT_ENTRIES
+from forebay.buffer.manifest.head import KEPT_LISTINGS
 from forebay.buffer.producer import Producer
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store.memory import MemoryStore
@@ -31,7 +31,7 @@ from forebay.gc import Collector
 from forebay.testing import Fault, FaultyStore, ManualClock
 
 READS = ("get", "get_if_changed")
-BATCHES = 3 * KEPT_ENTRIES
+BATCHES = 3 * KEPT_LISTINGS
 """Enough that some of them are in a sealed segment."""
 TIME = 1_700_000_000_000
 

@@ -14,7 +14,7 @@ from forebay.buffer.either.ranges import read_range
 from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, NewBatch
-from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest import Queue, UnnamedReader
 from forebay.buffer.read.descriptors import PIECE
 from forebay.buffer.read.fetch import Batch
 from forebay.buffer.store.memory import MemoryStore
@@ -106,7 +106,8 @@ def test_place_that_is_gone_is_told_at_once(inner: MemoryStore, profile: str) ->
 def drop_below(store: MemoryStore, point: int, profile: str) -> None:
     queue = Queue(store)
     if profile == "opendata":
-        queue.ack(queue.claim(), point - 1)
+        reader = UnnamedReader(queue)
+        reader.ack(reader.claim(), point - 1)
     else:
         queue.change_head(lambda head: head.trim(point, {}).touch(), lambda _head: False)
     store.delete([f"data/{i}" for i in range(point)])

@@ -14,14 +14,14 @@ from forebay.buffer.base.errors import Fenced, ForebayError, InvalidInput, NotFo
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.model import Metadata, NewBatch
 from forebay.buffer.inspect.migrate import MigrationReport, migrate
-from forebay.buffer.manifest import Head, Manifest, PlaceConsumed, Queue
-from forebay.buffer.manifest.head import FANOUT, KEPT_ENTRIES, MAX_SEGMENT_ENTRIES
+from forebay.buffer.manifest import Head, Manifest, PlaceConsumed, Queue, UnnamedReader
+from forebay.buffer.manifest.head import FANOUT, KEPT_LISTINGS, MAX_SEGMENT_LISTINGS
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Crash, Fault, FaultyStore, ManualClock
 
 NOW = ManualClock().now_ms()
-LONG = 3 * KEPT_ENTRIES
+LONG = 3 * KEPT_LISTINGS
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def append(store: Any, count: int) -> None:
 
 
 def consume(store: Any, through: int) -> None:
-    queue = Queue(store)
-    queue.ack(queue.claim(), through)
+    reader = UnnamedReader(Queue(store))
+    reader.ack(reader.claim(), through)
 
 
 def run(store: Any, **settings: Any) -> MigrationReport:
@@ -134,16 +134,16 @@ def test_counts_that_version_2_cannot_take_on_are_refused(store: MemoryStore) ->
 
 
 def test_long_manifest_is_sealed_so_that_the_head_is_small(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["forebay.buffer.inspect.migrate"], "MAX_SEGMENT_ENTRIES", 16)
-    count = KEPT_ENTRIES + 16 * (FANOUT * FANOUT + FANOUT + 2) + 5
+    monkeypatch.setattr(sys.modules["forebay.buffer.inspect.migrate"], "MAX_SEGMENT_LISTINGS", 16)
+    count = KEPT_LISTINGS + 16 * (FANOUT * FANOUT + FANOUT + 2) + 5
     append(store, count)
     report = run(store)
     head = head_of(store)
     assert [ref.level for ref in head.refs] == [2, 1, 0, 0, 0]
-    assert len(head.tail) == KEPT_ENTRIES
+    assert len(head.tail) == KEPT_LISTINGS
     assert report.segments_stored == (FANOUT * FANOUT + FANOUT + 3) + (FANOUT + 1) + 1
     assert listed(store) == expected(0, count)
-    assert MAX_SEGMENT_ENTRIES >= 1024, "what it really is"
+    assert MAX_SEGMENT_LISTINGS >= 1024, "what it really is"
 
 
 def test_floor_is_what_a_version_1_collector_cannot_have_swept(store: MemoryStore) -> None:
@@ -249,12 +249,12 @@ class Between(FaultyStore):
 
 
 @pytest.mark.parametrize("consumed", [0, 5, 70, LONG - 10, LONG, LONG + 5])
-@pytest.mark.parametrize("appended", [0, 7, 2 * KEPT_ENTRIES])
+@pytest.mark.parametrize("appended", [0, 7, 2 * KEPT_LISTINGS])
 def test_others_append_and_consume_between_any_two_of_its_calls(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, consumed: int, appended: int
 ) -> None:
     """What was sealed stays good, and what was consumed meanwhile is not brought back."""
-    monkeypatch.setattr(sys.modules["forebay.buffer.inspect.migrate"], "MAX_SEGMENT_ENTRIES", 8)
+    monkeypatch.setattr(sys.modules["forebay.buffer.inspect.migrate"], "MAX_SEGMENT_LISTINGS", 8)
     consumed = min(consumed, LONG + appended)
     for at in range(100):
         inner = version_1(f"memory://{request.node.name}-{at}")

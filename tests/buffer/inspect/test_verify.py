@@ -21,7 +21,7 @@ from forebay.buffer.inspect.inventory import Inventory
 from forebay.buffer.inspect.verify import Severity, verify
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.envelope import pack
-from forebay.buffer.manifest.head import FANOUT, KEPT_ENTRIES
+from forebay.buffer.manifest.head import FANOUT, KEPT_LISTINGS
 from forebay.buffer.store import ObjectInfo, StoredObject
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import create_topic
@@ -80,7 +80,7 @@ def test_healthy_buffer_is_ok_and_all_of_it_was_looked_at(inner: MemoryStore, pr
 
 
 def test_segments_index_nodes_and_cursors_are_walked(native: MemoryStore) -> None:
-    append(native, KEPT_ENTRIES * (FANOUT + 3))
+    append(native, KEPT_LISTINGS * (FANOUT + 3))
     reader = GroupReader(Queue(native), "etl")
     reader.ack(reader.claim(), 5)
     report = verify(native)
@@ -171,7 +171,7 @@ def test_many_orphans_are_counted_and_the_first_thousand_named(native: MemorySto
 @pytest.mark.parametrize("harm", ["missing", "corrupt"])
 @pytest.mark.parametrize("level", [0, 1])
 def test_harm_to_a_segment_is_found_and_the_rest_still_checked(native: MemoryStore, harm: str, level: int) -> None:
-    appended = append(native, KEPT_ENTRIES * (FANOUT + 3))
+    appended = append(native, KEPT_LISTINGS * (FANOUT + 3))
     ref = next(ref for ref in head_of(native).refs if ref.level == level)
     key = f"segments/{ref.name}.segment"
     data = bytearray(native.get(key).data)
@@ -205,7 +205,7 @@ def test_batch_listed_below_the_floor_is_contradictory(native: MemoryStore) -> N
 
 
 def test_records_that_are_not_counted_on_are_contradictory(native: MemoryStore) -> None:
-    append(native, KEPT_ENTRIES * 3)
+    append(native, KEPT_LISTINGS * 3)
     head = head_of(native)
     native.put("manifest", replace(head, next_record=head.next_record + 1, revision=99).to_bytes())
     report = verify(native, deep=False)
@@ -322,7 +322,7 @@ def test_batches_trimmed_and_swept_before_they_were_fetched_are_not_missed(nativ
 
 
 def test_what_is_trimmed_and_swept_during_the_walk_is_not_missed(native: MemoryStore, deep: bool) -> None:
-    count = KEPT_ENTRIES * (FANOUT + 3)
+    count = KEPT_LISTINGS * (FANOUT + 3)
     appended = append(native, count)
     head = head_of(native)
     nodes = {ref.name: Queue(native).segments.load(ref, head.buffer_id) for ref in head.refs if ref.level == 1}
@@ -430,7 +430,7 @@ def test_consumer_reads_what_verify_calls_ok(native: MemoryStore) -> None:
 
 
 def test_segment_that_is_missing_is_found_while_writers_change_the_head_all_the_time(native: MemoryStore) -> None:
-    append(native, 3 * KEPT_ENTRIES)
+    append(native, 3 * KEPT_LISTINGS)
     ref = head_of(native).refs[0]
     key = f"segments/{ref.name}.segment"
     native.delete([key])

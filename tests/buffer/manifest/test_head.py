@@ -17,18 +17,10 @@ from forebay.buffer.base.errors import InvalidInput, Trimmed, Unknown
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.manifest import PlaceConsumed, Queue
-from forebay.buffer.manifest.head import (
-    FANOUT,
-    KEPT_ENTRIES,
-    MAX_WRITERS,
-    BelowFloor,
-    Head,
-    Hold,
-    Node,
-    NodeNeeded,
-    Ref,
-    read_head,
-)
+from forebay.buffer.manifest.decode import read_head
+from forebay.buffer.manifest.head import FANOUT, KEPT_LISTINGS, MAX_WRITERS, BelowFloor, Head
+from forebay.buffer.manifest.head_fields import Hold
+from forebay.buffer.manifest.nodes import Node, NodeNeeded, Ref
 from forebay.buffer.manifest.segments import Segments
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
@@ -121,7 +113,7 @@ def test_every_retained_batch_is_reachable_and_the_head_stays_small(todo: list[t
             for group in [value] if what == "append" else [1] * value:
                 log.append(group)
         log.check()
-        assert len(log.head.tail) < 2 * KEPT_ENTRIES + log.largest_group
+        assert len(log.head.tail) < 2 * KEPT_LISTINGS + log.largest_group
         assert len(log.head.refs) <= 2 * FANOUT * log.levels()
 
 
@@ -130,7 +122,7 @@ def test_head_of_a_long_log_is_no_longer_than_that_of_a_short_one() -> None:
     log.append(100)
     short = len(log.head.to_bytes())
     for _ in range(530):
-        log.append(KEPT_ENTRIES)
+        log.append(KEPT_LISTINGS)
     log.append(1)
     assert log.levels() == 4
     assert len(log.head.to_bytes()) < 2 * short
@@ -160,7 +152,7 @@ def test_seal_that_no_longer_fits_is_left_out() -> None:
     assert node is not None
     ref = log.segments.store_node(node, above=names.LOWEST)
     sealed = log.head.seal(ref)
-    assert (len(sealed.tail), sealed.refs) == (KEPT_ENTRIES, (ref,))
+    assert (len(sealed.tail), sealed.refs) == (KEPT_LISTINGS, (ref,))
     assert sealed.seal(ref) is sealed, "somebody else sealed them first"
     log.trim(5)
     assert log.head.seal(ref) is log.head, "a trim took the first of them"
@@ -181,9 +173,9 @@ def test_segment_named_below_the_floor_is_left_out() -> None:
 def test_index_node_goes_in_only_over_exactly_its_references() -> None:
     log = Log(3)
     for _ in range(FANOUT + 2):
-        log.append(KEPT_ENTRIES)
+        log.append(KEPT_LISTINGS)
     whole = log.head.refs[0]
-    assert (whole.level, whole.count) == (1, FANOUT * KEPT_ENTRIES)
+    assert (whole.level, whole.count) == (1, FANOUT * KEPT_LISTINGS)
     log.trim(1)
     children = log.head.refs
     assert [ref.level for ref in children[:FANOUT]] == [0] * FANOUT
@@ -191,14 +183,14 @@ def test_index_node_goes_in_only_over_exactly_its_references() -> None:
     assert log.head.seal(whole, below).refs == (whole, *children[FANOUT:]), "its children stand there again"
     other = (*below[:-1], replace(below[-1], name=names.at_time(NOW)))
     assert log.head.seal(whole, other) is log.head, "another node holds the same entries"
-    log.trim(KEPT_ENTRIES)
+    log.trim(KEPT_LISTINGS)
     assert log.head.seal(whole, below) is log.head, "one of them is gone"
 
 
 def test_trim_through_a_node_asks_for_it() -> None:
     log = Log(4)
     for _ in range(FANOUT + 2):
-        log.append(KEPT_ENTRIES)
+        log.append(KEPT_LISTINGS)
     with pytest.raises(NodeNeeded) as caught:
         log.head.trim(1, {})
     assert caught.value.ref == log.head.refs[0]
@@ -220,10 +212,10 @@ def test_lowest_name_counts_segments_and_everything_below_them() -> None:
     log.keep(log.head.append((NewBatch(f"data/{early}.batch"), NewBatch("data/unnamed")), "w", 1))
     log.appended += log.head.tail
     for _ in range(FANOUT + 2):
-        log.append(KEPT_ENTRIES)
+        log.append(KEPT_LISTINGS)
     assert log.head.refs[0].level == 1
     assert log.head.lowest == early
-    log.trim(KEPT_ENTRIES + 2)
+    log.trim(KEPT_LISTINGS + 2)
     assert log.head.lowest is not None
     assert log.head.lowest > early
     assert Head(buffer_id="b").lowest is None
@@ -352,7 +344,7 @@ def test_group_and_hold_start_within_what_is_there() -> None:
 def test_size_of_what_is_retained_is_known_through_references() -> None:
     log = Log(8)
     for _ in range(FANOUT + 2):
-        log.append(KEPT_ENTRIES)
+        log.append(KEPT_LISTINGS)
     assert log.head.object_bytes == 10 * len(log.appended)
     assert sum(ref.object_bytes for ref in log.head.refs) == 10 * log.head.tail_start
 

@@ -19,19 +19,10 @@ from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.groups import Cursor
 from forebay.buffer.manifest import Head, read_state
+from forebay.buffer.manifest.decode import read_head, read_node
 from forebay.buffer.manifest.envelope import pack, unpack
-from forebay.buffer.manifest.head import (
-    Group,
-    Hold,
-    Node,
-    NodeNeeded,
-    Owner,
-    Ref,
-    Writer,
-    describe_all,
-    read_head,
-    read_node,
-)
+from forebay.buffer.manifest.head_fields import Group, Hold, Owner, Writer
+from forebay.buffer.manifest.nodes import Node, NodeNeeded, Ref
 from forebay.buffer.manifest.segments import Segments
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import ManualClock
@@ -93,7 +84,7 @@ def use_node(data: bytes) -> None:
     node = read_node(data, "here")
     node.refer(ULID)
     if node.level == 0:
-        describe_all(node)
+        node.describe()
 
 
 def use_cursor(data: bytes) -> None:

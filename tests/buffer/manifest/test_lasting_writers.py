@@ -16,14 +16,10 @@ from forebay.buffer.inspect.describe import describe_all
 from forebay.buffer.inspect.findings import Severity
 from forebay.buffer.inspect.verify import verify
 from forebay.buffer.manifest import Head, Queue, head
-from forebay.buffer.manifest.head import (
-    KEPT_LASTING,
-    WRITER_BUCKETS,
-    Bucket,
-    Writer,
-    bucket_of,
-    read_writer_node,
-)
+from forebay.buffer.manifest.decode import read_writer_node
+from forebay.buffer.manifest.head import KEPT_LASTING, WRITER_BUCKETS, bucket_of
+from forebay.buffer.manifest.head_fields import Bucket, Writer
+from forebay.buffer.manifest.lasting_writers import forget_lasting_writer, list_lasting_writers
 from forebay.buffer.manifest.register import Limits
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
@@ -125,10 +121,10 @@ def test_head_and_append_stay_flat_however_many_names_there_are(store: MemorySto
 
 def test_names_are_counted_once_wherever_they_are(store: MemoryStore) -> None:
     register(store, 0, MANY)
-    sealed = [name for name in open_queue(store).lasting_writers() if f"={name}" not in head_of(store).writers]
+    sealed = [name for name in list_lasting_writers(open_queue(store)) if f"={name}" not in head_of(store).writers]
     for name in sealed[:3]:
         produce(store, name, 1)
-    assert head_of(store).lasting_writers == MANY == len(open_queue(store).lasting_writers())
+    assert head_of(store).lasting_writers == MANY == len(list_lasting_writers(open_queue(store)))
     (stats,) = describe_all(store)
     assert stats.lasting_writers == MANY
 
@@ -161,7 +157,7 @@ def test_append_in_doubt_of_a_writer_that_was_sealed_meanwhile_is_found_out(stor
 
 def test_writer_that_was_removed_with_an_append_in_doubt_is_told_that_nobody_knows(store: MemoryStore) -> None:
     open_queue(store).append([NewBatch("data/0")])
-    watched = Meanwhile(store, 1, Fault.LOSE_ANSWER, lambda: open_queue(store).forget_writer("orders"))
+    watched = Meanwhile(store, 1, Fault.LOSE_ANSWER, lambda: forget_lasting_writer(open_queue(store), "orders"))
     with pytest.raises(Unknown):
         open_queue(watched, "orders").append([NewBatch("data/1")], number=7)
 
@@ -184,7 +180,7 @@ class Forgetting(FaultyStore):
         version = super().put(key, data)
         if key.startswith("writers/") and not self.forgotten:
             self.forgotten = next(iter(read_writer_node(data, key).numbers)).removeprefix("=")
-            assert open_queue(self.inner).forget_writer(self.forgotten)
+            assert forget_lasting_writer(open_queue(self.inner), self.forgotten)
         return version
 
 
@@ -195,9 +191,9 @@ def test_writer_that_is_forgotten_while_it_is_being_sealed_does_not_come_back(st
     watched = Forgetting(store)
     register(watched, 2 * KEPT_LASTING, MANY)
     assert watched.forgotten
-    assert watched.forgotten not in open_queue(store).lasting_writers()
+    assert watched.forgotten not in list_lasting_writers(open_queue(store))
     assert open_queue(store, watched.forgotten).resume() == 0
-    assert len(open_queue(store).lasting_writers()) == MANY - 1
+    assert len(list_lasting_writers(open_queue(store))) == MANY - 1
 
 
 def test_bucket_that_was_replaced_meanwhile_is_left_as_it_is() -> None:
@@ -211,11 +207,11 @@ def test_two_that_seal_one_bucket_lose_no_writer(store: MemoryStore) -> None:
     sealers = [open_queue(store, f"sealer-{number}", random=Random(number)) for number in range(2)]
     for sealer in sealers:
         sealer.read()
-        sealer._seal_if_due()
+        sealer.seal_if_due()
     for sealer in sealers:
         sealer.register_writer()
     expected = {*(f"pod-{number}" for number in range(2 * KEPT_LASTING)), "sealer-0", "sealer-1"}
-    assert set(open_queue(store).lasting_writers()) == expected
+    assert set(list_lasting_writers(open_queue(store))) == expected
 
 
 def test_sealer_that_slept_over_a_collection_does_not_refer_to_its_swept_bucket(
@@ -226,14 +222,14 @@ def test_sealer_that_slept_over_a_collection_does_not_refer_to_its_swept_bucket(
     sealer = Queue(store, writer_id=name, clock=clock)
     sealer.read()
     before = set(buckets_in(store))
-    sealer._seal_if_due()
+    sealer.seal_if_due()
     made = set(buckets_in(store)) - before
     assert made
     clock.advance(10_000)
     Collector(store, clock=clock).collect_once()
     assert not made & set(buckets_in(store))
     sealer.register_writer()
-    assert set(open_queue(store).lasting_writers()) == {*(f"pod-{number}" for number in range(MANY)), name}
+    assert set(list_lasting_writers(open_queue(store))) == {*(f"pod-{number}" for number in range(MANY)), name}
     assert verify(store).severity == Severity.OK
 
 
@@ -251,13 +247,13 @@ def test_buckets_in_use_outlive_every_batch_and_others_are_swept(store: MemorySt
     found = head_of(store)
     assert found.gc_floor > max(bucket.name for bucket in found.writer_buckets.values())
     assert buckets_in(store) == sorted(f"writers/{bucket.name}.writers" for bucket in found.writer_buckets.values())
-    assert len(open_queue(store).lasting_writers()) == 4 * MANY
+    assert len(list_lasting_writers(open_queue(store))) == 4 * MANY
 
 
 def test_buckets_of_names_that_were_all_forgotten_are_swept(store: MemoryStore, clock: ManualClock) -> None:
     register(store, 0, MANY)
-    for name in open_queue(store).lasting_writers():
-        assert open_queue(store).forget_writer(name)
+    for name in list_lasting_writers(open_queue(store)):
+        assert forget_lasting_writer(open_queue(store), name)
     assert buckets_in(store)
     clock.advance(10_000)
     Collector(store, clock=clock).collect_once()
@@ -269,7 +265,7 @@ def sealed_name_in(store: Any) -> str:
     found = head_of(store)
     return next(
         name
-        for name in open_queue(store).lasting_writers()
+        for name in list_lasting_writers(open_queue(store))
         if f"={name}" not in found.writers and found.writer_buckets[bucket_of(f"={name}")].count > 1
     )
 
@@ -289,18 +285,20 @@ def test_name_is_forgotten_though_the_collector_passes_the_name_of_its_new_bucke
 
     register(store, 0, MANY)
     name = sealed_name_in(store)
-    assert open_queue(Passing(store)).forget_writer(name)
-    assert name not in open_queue(store).lasting_writers()
+    assert forget_lasting_writer(open_queue(Passing(store)), name)
+    assert name not in list_lasting_writers(open_queue(store))
 
 
 def test_name_whose_removal_was_in_doubt_and_whose_bucket_was_replaced_was_there(store: MemoryStore) -> None:
     register(store, 0, MANY)
     name = sealed_name_in(store)
-    others = [other for other in open_queue(store).lasting_writers() if bucket_of(f"={other}") == bucket_of(f"={name}")]
+    others = [
+        other for other in list_lasting_writers(open_queue(store)) if bucket_of(f"={other}") == bucket_of(f"={name}")
+    ]
     other = next(other for other in others if other != name and f"={other}" not in head_of(store).writers)
-    watched = Meanwhile(store, 0, Fault.LOSE_ANSWER, lambda: open_queue(store).forget_writer(other))
-    assert open_queue(watched).forget_writer(name)
-    assert name not in open_queue(store).lasting_writers()
+    watched = Meanwhile(store, 0, Fault.LOSE_ANSWER, lambda: forget_lasting_writer(open_queue(store), other))
+    assert forget_lasting_writer(open_queue(watched), name)
+    assert name not in list_lasting_writers(open_queue(store))
 
 
 def test_batches_are_not_stored_or_swept_in_the_folder_of_the_buckets(store: MemoryStore) -> None:
@@ -329,14 +327,14 @@ def test_name_is_refused_before_anything_is_written_where_it_could_not_be_kept(
     unable = FaultyStore(store, dict.fromkeys(range(1000), Fault.FAIL), only={"put"})
     with pytest.raises(Backpressure, match="forebay writers forget"):
         register(unable, 2 * KEPT_LASTING, 5 * KEPT_LASTING)
-    assert "sealing older entries or idle writers failed" in caplog.text
+    assert "sealing older listings or idle writers failed" in caplog.text
     register(store, 2 * KEPT_LASTING, 5 * KEPT_LASTING)
-    assert len(open_queue(store).lasting_writers()) == 5 * KEPT_LASTING
+    assert len(list_lasting_writers(open_queue(store))) == 5 * KEPT_LASTING
 
 
 def test_missing_bucket_is_damage_that_verify_finds(store: MemoryStore) -> None:
     register(store, 0, MANY)
-    sealed = next(name for name in open_queue(store).lasting_writers() if f"={name}" not in head_of(store).writers)
+    sealed = next(name for name in list_lasting_writers(open_queue(store)) if f"={name}" not in head_of(store).writers)
     lost = head_of(store).writer_buckets[bucket_of(f"={sealed}")]
     store.delete([f"writers/{lost.name}.writers"])
     with pytest.raises(Corrupt, match="bucket of writers that is not there"):
@@ -368,13 +366,13 @@ def test_writer_without_a_name_that_is_forgotten_again_and_again_gives_up(
 def test_command_lists_and_forgets_writers(store: MemoryStore, capsys: pytest.CaptureFixture[str]) -> None:
     register(store, 0, MANY)
     produce(store, "orders", 1, 2)
-    sealed = next(name for name in open_queue(store).lasting_writers() if f"={name}" not in head_of(store).writers)
+    sealed = next(name for name in list_lasting_writers(open_queue(store)) if f"={name}" not in head_of(store).writers)
     assert main(["writers", "list", store.url, "--json"]) == 0
     assert '"writer_id": "orders", "last_number": 2' in capsys.readouterr().out
     assert main(["stat", store.url]) == 0
     assert f"{MANY + 1} with a lasting name" in capsys.readouterr().out
     assert main(["writers", "forget", store.url, "orders", sealed]) == 0
-    left = open_queue(store).lasting_writers()
+    left = list_lasting_writers(open_queue(store))
     assert len(left) == MANY - 1
     assert not {"orders", sealed} & set(left)
     assert main(["writers", "forget", store.url, sealed]) == 2
@@ -405,7 +403,7 @@ def test_writer_in_a_bucket_that_is_registered_again_keeps_its_number(store: Mem
 
 def test_bucket_that_arrives_damaged_once_is_read_again(store: MemoryStore) -> None:
     register(store, 0, MANY)
-    sealed = next(name for name in open_queue(store).lasting_writers() if f"={name}" not in head_of(store).writers)
+    sealed = next(name for name in list_lasting_writers(open_queue(store)) if f"={name}" not in head_of(store).writers)
     falsified = FaultyStore(store, {1: Fault.FALSIFY}, only={"get"})
     assert open_queue(falsified, sealed).resume() == 0
     assert falsified.calls["get"] == 3, "the head, its bucket, and its bucket again"

@@ -23,7 +23,7 @@ new_batches = st.lists(st.builds(NewBatch, locations, metadata), max_size=12)
 
 def read_whole(data: bytes) -> list[BatchDescriptor]:
     manifest = Manifest(data, "here")
-    return manifest.entries_after(None, manifest.count)
+    return manifest.tail_descriptors(0, manifest.count)
 
 
 @given(new_batches, new_batches, st.integers(0, 30))
@@ -31,7 +31,7 @@ def test_any_batches_survive_append_and_dequeue(first: list[NewBatch], second: l
     manifest = Manifest.empty("here").append(first).append(second).claim()
     expected = [BatchDescriptor(i, b.location, b.metadata) for i, b in enumerate(first + second)]
     assert read_whole(manifest.data) == expected
-    assert read_whole(manifest.dequeue(through).data) == expected[through + 1 :]
+    assert read_whole(manifest.ack(through).data) == expected[through + 1 :]
 
 
 @settings(max_examples=200)
@@ -45,7 +45,7 @@ def test_mutated_manifest_gives_a_result_or_corrupt(batches: list[NewBatch], dat
     for mutated in (bytes(whole), bytes(whole[:cut]), bytes(whole[cut:])):
         with suppress(Corrupt):
             read_whole(mutated)
-            Manifest(mutated, "here").dequeue(3)
+            Manifest(mutated, "here").ack(3)
 
 
 @settings(max_examples=200)

@@ -24,12 +24,12 @@ def manifest_of(count: int) -> Manifest:
 def test_empty_manifest_has_nothing_and_starts_at_zero() -> None:
     manifest = Manifest.empty(URL)
     assert (manifest.count, manifest.first_sequence, manifest.next_sequence, manifest.epoch) == (0, 0, 0, 0)
-    assert manifest.entries_after(None, 10) == []
+    assert manifest.tail_descriptors(0, 10) == []
 
 
 def test_appended_batches_come_back_in_order_with_contiguous_sequences() -> None:
     manifest = manifest_of(3)
-    assert manifest.entries_after(None, 10) == [
+    assert manifest.tail_descriptors(0, 10) == [
         BatchDescriptor(i, batch.location, batch.metadata) for i, batch in enumerate(new_batches(3))
     ]
 
@@ -49,36 +49,36 @@ def test_append_does_not_look_at_the_entries_that_are_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "limit", "expected"),
-    [(None, 2, [0, 1]), (1, 2, [2, 3]), (3, 9, [4]), (4, 9, []), (99, 9, []), (None, 0, [])],
+    ("first", "limit", "expected"),
+    [(0, 2, [0, 1]), (2, 2, [2, 3]), (4, 9, [4]), (5, 9, []), (100, 9, []), (0, 0, [])],
 )
-def test_entries_after_a_sequence(after: int | None, limit: int, expected: list[int]) -> None:
-    assert [entry.sequence for entry in manifest_of(5).entries_after(after, limit)] == expected
+def test_entries_from_a_sequence_on(first: int, limit: int, expected: list[int]) -> None:
+    assert [entry.sequence for entry in manifest_of(5).tail_descriptors(first, limit)] == expected
 
 
-def test_dequeue_keeps_the_rest_and_the_numbering() -> None:
-    rest = manifest_of(5).dequeue(2)
+def test_ack_keeps_the_rest_and_the_numbering() -> None:
+    rest = manifest_of(5).ack(2)
     assert (rest.count, rest.first_sequence, rest.next_sequence) == (2, 3, 5)
-    assert rest.entries_after(None, 9) == manifest_of(5).entries_after(2, 9)
-    assert rest.entries_after(0, 9) == rest.entries_after(None, 9)
+    assert rest.tail_descriptors(0, 9) == manifest_of(5).tail_descriptors(3, 9)
+    assert rest.tail_descriptors(1, 9) == rest.tail_descriptors(0, 9)
 
 
-def test_dequeue_of_everything_and_beyond_leaves_an_empty_manifest_that_counts_on() -> None:
+def test_ack_of_everything_and_beyond_leaves_an_empty_manifest_that_counts_on() -> None:
     for through in (4, 5, 99):
-        rest = manifest_of(5).dequeue(through)
+        rest = manifest_of(5).ack(through)
         assert (rest.count, rest.first_sequence, rest.next_sequence) == (0, 5, 5)
-        assert rest.append(new_batches(1)).entries_after(None, 9)[0].sequence == 5
+        assert rest.append(new_batches(1)).tail_descriptors(0, 9)[0].sequence == 5
 
 
-def test_dequeue_below_the_first_changes_nothing() -> None:
-    manifest = manifest_of(5).dequeue(2)
-    assert manifest.dequeue(1) == manifest
+def test_ack_below_the_first_changes_nothing() -> None:
+    manifest = manifest_of(5).ack(2)
+    assert manifest.ack(1) == manifest
 
 
 def test_claim_raises_the_epoch_and_nothing_else() -> None:
     claimed = manifest_of(2).claim().claim()
     assert claimed.epoch == 2
-    assert claimed.entries_after(None, 9) == manifest_of(2).entries_after(None, 9)
+    assert claimed.tail_descriptors(0, 9) == manifest_of(2).tail_descriptors(0, 9)
 
 
 def test_own_location_is_found_wherever_it_stands() -> None:
@@ -142,4 +142,4 @@ HOSTILE = {
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_bytes_are_corrupt_and_named(data: bytes) -> None:
     with pytest.raises(Corrupt, match=URL):
-        Manifest(data, URL).entries_after(None, 2**32)
+        Manifest(data, URL).tail_descriptors(0, 2**32)

@@ -14,8 +14,11 @@ from forebay.buffer.eventlog import Event, open_event_log
 from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.groups import Cursor, GroupReader, Groups
 from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.decode import read_head, read_node
 from forebay.buffer.manifest.envelope import pack
-from forebay.buffer.manifest.head import Group, Head, Hold, Node, Owner, Ref, Writer, read_head, read_node
+from forebay.buffer.manifest.head import Head
+from forebay.buffer.manifest.head_fields import Group, Hold, Owner, Writer
+from forebay.buffer.manifest.nodes import Node, Ref
 from forebay.buffer.manifest.topic import TopicRecord, read_record
 from forebay.buffer.store import open_store
 from forebay.buffer.store.memory import MemoryStore

@@ -9,7 +9,7 @@ import pytest
 
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Head, Queue
-from forebay.buffer.manifest.head import Writer
+from forebay.buffer.manifest.head_fields import Writer
 from forebay.buffer.manifest.pace import Pace
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import FaultyStore, ManualClock

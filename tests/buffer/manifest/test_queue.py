@@ -10,8 +10,8 @@ import pytest
 from forebay.buffer.base.errors import Corrupt, Fenced, InvalidInput, Timeout, Unavailable, Unknown
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.groups import GroupReader
-from forebay.buffer.manifest import Head, Manifest, PlaceConsumed, Queue
-from forebay.buffer.manifest.head import Hold
+from forebay.buffer.manifest import Head, Manifest, PlaceConsumed, Queue, UnnamedReader
+from forebay.buffer.manifest.head_fields import Hold
 from forebay.buffer.manifest.register import Limits
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
@@ -28,8 +28,7 @@ def batches(*names: str) -> list[NewBatch]:
 def waiting(store: MemoryStore) -> list[str]:
     queue = Queue(store)
     state = queue.read()
-    acked = queue.acked()
-    first = state.first_sequence if acked is None else max(acked + 1, state.first_sequence)
+    first = state.next_sequence - state.waiting
     return [found.location for found in queue.descriptors(first, 10**6, state=state)]
 
 
@@ -66,7 +65,7 @@ def test_many_batches_are_appended_in_one_write(inner: MemoryStore) -> None:
     assert queue.append(batches("d")) == range(3, 4)
     assert store.calls == {"replace": 1}
     assert waiting(inner) == ["data/a", "data/b", "data/c", "data/d"]
-    assert queue.waiting() == 4
+    assert queue.read().waiting == 4
 
 
 def test_append_lets_go_of_a_hold_in_the_same_write() -> None:
@@ -109,7 +108,7 @@ def test_reading_an_unchanged_manifest_is_a_conditional_read(inner: MemoryStore)
 
 def test_claim_fences_the_owner_before(inner: MemoryStore) -> None:
     open_queue(inner).append(batches("a", "b"))
-    old, new = open_queue(inner), open_queue(inner)
+    old, new = UnnamedReader(open_queue(inner)), UnnamedReader(open_queue(inner))
     ours, theirs = old.claim(), new.claim()
     assert theirs.epoch > ours.epoch
 
@@ -127,10 +126,11 @@ def test_ack_of_what_is_acknowledged_writes_nothing(inner: MemoryStore) -> None:
     store = FaultyStore(inner)
     queue = open_queue(store)
     queue.append(batches("a", "b"))
-    claim = queue.claim()
-    queue.ack(claim, 0)
+    reader = UnnamedReader(queue)
+    claim = reader.claim()
+    reader.ack(claim, 0)
     writes = store.calls["replace"]
-    queue.ack(claim, 0)
+    reader.ack(claim, 0)
     assert store.calls["replace"] == writes
 
 
@@ -141,23 +141,23 @@ def test_two_rivals_that_claim_at_the_same_instant_get_different_epochs(inner: M
     class RivalFirst(FaultyStore):
         def replace(self, key: str, data: Any, version: str) -> Any:
             if self.calls["replace"] == 0:
-                rival_epochs.append(Queue(inner).claim().epoch)
+                rival_epochs.append(UnnamedReader(Queue(inner)).claim().epoch)
             return super().replace(key, data, version)
 
     for fault in (None, Fault.LOSE_ANSWER, Fault.OWN_RETRY, Fault.DROP):
         rival_epochs: list[int] = []
         store = RivalFirst(inner, {} if fault is None else {0: fault}, only={"replace"})
-        queue = open_queue(store)
-        mine = queue.claim()
+        reader = UnnamedReader(open_queue(store))
+        mine = reader.claim()
         assert mine.epoch > rival_epochs[0]
-        queue.look(mine, None, 1)
+        reader.look(mine, None, 1)
 
 
 def test_claim_whose_answer_was_lost_is_ours_in_the_end(inner: MemoryStore) -> None:
     for fault in (Fault.LOSE_ANSWER, Fault.OWN_RETRY, Fault.DROP, Fault.LATE):
-        queue = open_queue(FaultyStore(inner, {0: fault}, only={"replace"}))
-        claim = queue.claim()
-        queue.look(claim, None, 1)
+        reader = UnnamedReader(open_queue(FaultyStore(inner, {0: fault}, only={"replace"})))
+        claim = reader.claim()
+        reader.look(claim, None, 1)
         assert Queue(inner).read().epoch == claim.epoch
 
 
@@ -176,7 +176,7 @@ class ConsumedAtOnce(FaultyStore):
 
     def get(self, key: str) -> Any:
         if self.calls["replace"]:
-            consumer = Queue(self.inner)
+            consumer = UnnamedReader(Queue(self.inner))
             consumer.ack(consumer.claim(), 10)
         return super().get(key)
 
@@ -203,7 +203,8 @@ def test_plain_conflict_whose_place_was_consumed_is_simply_tried_again(inner: Me
     idle.append(batches("a"))
     other = Queue(inner)
     other.append(batches("b"))
-    other.ack(other.claim(), 10)
+    reader = UnnamedReader(other)
+    reader.ack(reader.claim(), 10)
 
     assert idle.append(batches("c")) == range(2, 3)
     assert Queue(inner).read().next_sequence == 3
@@ -278,7 +279,8 @@ def test_append_in_doubt_is_not_taken_for_consumed_because_of_an_earlier_conflic
     idle.append(batches("a"))
     other = Queue(inner)
     other.append(batches("b"))
-    other.ack(other.claim(), 10)
+    reader = UnnamedReader(other)
+    reader.ack(reader.claim(), 10)
     store.calls.clear()
     store._choose = {store._numbered + 2: Fault.DROP}.get  # after a conflict and a read
     store.armed = True
@@ -312,5 +314,5 @@ def test_manifest_deleted_before_an_idle_producer_writes_is_not_made_anew() -> N
     with pytest.raises(Corrupt, match="the manifest was deleted"):
         idle.append(batches("b"))
     with pytest.raises(Corrupt, match="the manifest was deleted"):
-        idle.claim()
+        UnnamedReader(idle).claim()
     assert [found.key for found in store.list("manifest")] == []

@@ -13,13 +13,14 @@ from forebay.buffer.base import names
 from forebay.buffer.base.errors import Corrupt, InvalidInput, Trimmed, Unavailable
 from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.manifest import Head, Queue, segments
-from forebay.buffer.manifest.head import FANOUT, KEPT_ENTRIES, MAX_SEGMENT_ENTRIES, Node
+from forebay.buffer.manifest.head import FANOUT, KEPT_LISTINGS, MAX_SEGMENT_LISTINGS
+from forebay.buffer.manifest.nodes import Node
 from forebay.buffer.manifest.register import Limits
 from forebay.buffer.manifest.segments import Segments
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
 
-ANYBODY_SEALS = 4 * KEPT_ENTRIES
+ANYBODY_SEALS = 4 * KEPT_LISTINGS
 """Entries after which even the last in turn seals."""
 
 
@@ -32,7 +33,7 @@ def time_of(sequence: int) -> int:
     return 1_700_000_000_000 + 1000 * sequence
 
 
-def fill(store: Any, count: int, group: int = KEPT_ENTRIES) -> Head:
+def fill(store: Any, count: int, group: int = KEPT_LISTINGS) -> Head:
     """Append batches, one of them each second, from the first to the last millisecond of it."""
     queue = Queue(store, clock=ManualClock(), random=Random(1))
     for start in range(0, count, group):
@@ -61,7 +62,7 @@ def trim(store: MemoryStore, point: int) -> None:
 
 
 def test_only_the_nodes_on_the_way_are_read_and_each_once(store: MemoryStore) -> None:
-    head = fill(store, KEPT_ENTRIES * (FANOUT + 3))
+    head = fill(store, KEPT_LISTINGS * (FANOUT + 3))
     assert [ref.level for ref in head.refs] == [1, 0]
     counting = FaultyStore(store)
     queue = Queue(counting)
@@ -78,7 +79,7 @@ def test_only_the_nodes_on_the_way_are_read_and_each_once(store: MemoryStore) ->
 
 
 def test_limit_may_end_anywhere(store: MemoryStore) -> None:
-    head = fill(store, KEPT_ENTRIES * 5 + 7)
+    head = fill(store, KEPT_LISTINGS * 5 + 7)
     queue = Queue(store)
     for first in (0, 1, 63, 64, head.tail_start - 1, head.tail_start, head.next_sequence - 1):
         for limit in (1, 2, 64, 65, 10**6):
@@ -89,22 +90,22 @@ def test_limit_may_end_anywhere(store: MemoryStore) -> None:
 
 def test_kept_nodes_are_bounded_by_what_they_hold(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of thousands of entries, as a migration makes them, must not all stay in memory."""
-    monkeypatch.setattr(segments, "_KEPT_ITEMS", 3 * KEPT_ENTRIES)
-    head = fill(store, KEPT_ENTRIES * 7)
+    monkeypatch.setattr(segments, "_KEPT_ITEMS", 3 * KEPT_LISTINGS)
+    head = fill(store, KEPT_LISTINGS * 7)
     reader = Segments(store, clock=ManualClock(), random=Random(1))
     for _ in range(2):
         assert len(reader.descriptors(head, 0, 10**6)) == head.count
         assert 1 < len(reader._kept) <= 3
-        assert reader._kept_items == sum(map(len, reader._kept.values())) <= 3 * KEPT_ENTRIES
+        assert reader._kept_items == sum(map(len, reader._kept.values())) <= 3 * KEPT_LISTINGS
 
 
 def test_big_group_is_sealed_by_the_next_appender_in_segments_of_bounded_size(store: MemoryStore) -> None:
     queue = Queue(store, clock=ManualClock(), random=Random(1))
-    queue.append([NewBatch(f"data/{i}") for i in range(2 * MAX_SEGMENT_ENTRIES + 100)])
+    queue.append([NewBatch(f"data/{i}") for i in range(2 * MAX_SEGMENT_LISTINGS + 100)])
     queue.append([NewBatch("data/next")])
     head = queue.read()
     assert isinstance(head, Head)
-    assert [ref.count for ref in head.refs] == [MAX_SEGMENT_ENTRIES, MAX_SEGMENT_ENTRIES]
+    assert [ref.count for ref in head.refs] == [MAX_SEGMENT_LISTINGS, MAX_SEGMENT_LISTINGS]
     assert len(head.tail) == 101
 
 
@@ -117,7 +118,7 @@ def test_failed_seal_does_not_stop_the_append(store: MemoryStore, caplog: pytest
         head = queue.read()
         assert isinstance(head, Head)
         assert len(head.refs) == (turn == 2)
-    assert caplog.text.count("sealing older entries or idle writers failed") == 2
+    assert caplog.text.count("sealing older listings or idle writers failed") == 2
     assert len(Queue(store).descriptors(0, 10**6)) == ANYBODY_SEALS + 3
 
 
@@ -141,8 +142,8 @@ def test_two_that_seal_the_same_entries_leave_one_reference(store: MemoryStore) 
     one, other = (Queue(store, random=Random(i)) for i in (11, 12))
     for queue in (one, other):
         queue.read()
-    one._seal_if_due()
-    other._seal_if_due()
+    one.seal_if_due()
+    other.seal_if_due()
     one.append([NewBatch("data/one")])
     other.append([NewBatch("data/other")])
     assert len(list(store.list("segments/"))) == 2
@@ -156,7 +157,7 @@ def test_two_that_seal_the_same_entries_leave_one_reference(store: MemoryStore) 
 
 
 def test_missing_segment_is_corrupt_while_the_head_refers_to_it(store: MemoryStore) -> None:
-    head = fill(store, KEPT_ENTRIES * 3)
+    head = fill(store, KEPT_LISTINGS * 3)
     store.delete([f"segments/{head.refs[0].name}.segment"])
     for look in places_in_segments(Queue(store)):
         with pytest.raises(Corrupt, match="refers to a segment that is not there"):
@@ -164,7 +165,7 @@ def test_missing_segment_is_corrupt_while_the_head_refers_to_it(store: MemorySto
 
 
 def test_missing_segment_of_an_old_head_is_looked_up_in_the_new_one(store: MemoryStore) -> None:
-    old = fill(store, KEPT_ENTRIES * (FANOUT + 3))
+    old = fill(store, KEPT_LISTINGS * (FANOUT + 3))
     assert old.refs[0].level == 1
     trim(store, 65)
     # Its index node was taken apart by the trim, and swept; the segments are there.
@@ -187,7 +188,7 @@ def places_in_segments(queue: Queue) -> list[Callable[[Head], object]]:
 
 
 def test_store_that_is_down_is_not_taken_for_damage(store: MemoryStore) -> None:
-    head = fill(store, KEPT_ENTRIES * 3)
+    head = fill(store, KEPT_LISTINGS * 3)
     with pytest.raises(Unavailable):
         Queue(FaultyStore(store, {0: Fault.FAIL})).descriptors(0, 1, state=head)
 
@@ -197,7 +198,7 @@ def swap(store: MemoryStore, head: Head, node: Node) -> None:
 
 
 def test_segment_of_another_buffer_is_corrupt(store: MemoryStore) -> None:
-    head = fill(store, KEPT_ENTRIES * 3)
+    head = fill(store, KEPT_LISTINGS * 3)
     node = Queue(store).segments.load(head.refs[0], head.buffer_id)
     swap(store, head, Node("another", 0, 0, 0, node.entries, ()))
     with pytest.raises(Corrupt, match="belongs to buffer another"):
@@ -205,7 +206,7 @@ def test_segment_of_another_buffer_is_corrupt(store: MemoryStore) -> None:
 
 
 def test_segment_that_is_not_what_its_reference_says_is_corrupt(store: MemoryStore) -> None:
-    head = fill(store, KEPT_ENTRIES * 3)
+    head = fill(store, KEPT_LISTINGS * 3)
     node = Queue(store).segments.load(head.refs[0], head.buffer_id)
     swap(store, head, Node(head.buffer_id, 0, 0, 0, node.entries[:-1], ()))
     with pytest.raises(Corrupt, match="not what the manifest says"):
@@ -213,7 +214,7 @@ def test_segment_that_is_not_what_its_reference_says_is_corrupt(store: MemorySto
 
 
 def test_index_node_that_refers_to_itself_is_corrupt_and_not_endless(store: MemoryStore) -> None:
-    head = fill(store, KEPT_ENTRIES * (FANOUT + 3))
+    head = fill(store, KEPT_LISTINGS * (FANOUT + 3))
     ref = head.refs[0]
     swap(store, head, Node(head.buffer_id, 1, ref.first_sequence, ref.first_record, (), (ref,)))
     with pytest.raises(Corrupt, match="another level"):
@@ -221,7 +222,7 @@ def test_index_node_that_refers_to_itself_is_corrupt_and_not_endless(store: Memo
 
 
 def test_reference_to_a_name_that_is_no_segment_is_corrupt(store: MemoryStore) -> None:
-    head = fill(store, KEPT_ENTRIES * 3)
+    head = fill(store, KEPT_LISTINGS * 3)
     (ref,) = head.refs
     foreign = type(ref)("../../secret", *(getattr(ref, name) for name in type(ref).__struct_fields__[1:]))
     with pytest.raises(Corrupt, match="not a segment's name"):
@@ -243,7 +244,7 @@ def moment(sequence: int, milliseconds: int = 0) -> datetime:
 
 @pytest.mark.parametrize("trimmed", [0, 100])
 def test_time_is_found_through_references_and_in_the_tail(store: MemoryStore, trimmed: int) -> None:
-    head = fill(store, KEPT_ENTRIES * (FANOUT + 3))
+    head = fill(store, KEPT_LISTINGS * (FANOUT + 3))
     trim(store, trimmed)
     queue = Queue(store)
     state = queue.read()

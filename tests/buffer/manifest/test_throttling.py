@@ -16,7 +16,8 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.holds import hold
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.head import Head, Writer
+from forebay.buffer.manifest.head import Head
+from forebay.buffer.manifest.head_fields import Writer
 from forebay.buffer.manifest.pace import Pace
 from forebay.buffer.manifest.register import Limits, Register
 from forebay.buffer.producer import Producer

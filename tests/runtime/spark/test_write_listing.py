@@ -15,6 +15,7 @@ from forebay.buffer.base.errors import Corrupt, Fenced, ForebayError, InvalidInp
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import KEPT_LASTING
+from forebay.buffer.manifest.lasting_writers import forget_lasting_writer
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.base import InDoubt
 from forebay.buffer.topic import Topic
@@ -345,7 +346,7 @@ def test_lease_that_runs_out_during_an_epoch_fails_it_and_the_replay_writes_it()
 def test_writer_that_the_manifest_has_forgotten_is_told_so_and_repeats_nothing() -> None:
     store = new_store()
     die_after_recording(store)
-    assert Queue(store).forget_writer("spark.etl")
+    assert forget_lasting_writer(Queue(store), "spark.etl")
     with pytest.raises(Unknown, match="does not know the stream writer 'etl' any more"):
         write_epoch(store, 0)
     assert written(store) == []

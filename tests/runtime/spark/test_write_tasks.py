@@ -16,7 +16,7 @@ from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import Fenced, InvalidInput, Unavailable, Unsupported
 from forebay.buffer.format.model import BatchDescriptor
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.head import Hold
+from forebay.buffer.manifest.head_fields import Hold
 from forebay.buffer.producer import Producer
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store import ObjectStore
