@@ -34,7 +34,6 @@ LAYERS = [
 ]
 EXCEPTIONS = {
     "forebay.buffer.consumer": {"forebay.gc"},
-    "forebay.buffer.holds": {"forebay.buffer.topic.holds", "forebay.buffer.topic.topic"},
     "forebay.buffer.coordinator.channel": {"forebay.buffer.coordinator.handle", "forebay.buffer.coordinator.state"},
     "forebay.buffer.coordinator.handle": {"forebay.buffer.coordinator.record", "forebay.buffer.coordinator.state"},
     "forebay.buffer.coordinator.view": {"forebay.buffer.coordinator.state"},

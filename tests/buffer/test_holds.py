@@ -28,8 +28,9 @@ from forebay.buffer.base.errors import (
     Unavailable,
     Unsupported,
 )
+from forebay.buffer.either.holds import hold
 from forebay.buffer.format.model import Facts, NewBatch
-from forebay.buffer.holds import HeldRange, hold, hold_uploads, keep_hold
+from forebay.buffer.holds import HeldRange, HeldUploads, keep_hold
 from forebay.buffer.manifest import BelowFloor, Head, Manifest, Queue
 from forebay.buffer.manifest.head import KEPT_ENTRIES, Hold
 from forebay.buffer.store.memory import MemoryStore
@@ -211,9 +212,10 @@ def test_version_1_holds_nothing() -> None:
 
 @pytest.mark.parametrize("ttl", [0, -1, math.inf, math.nan, 1e300, True, "300"])
 def test_ttl_is_a_positive_finite_number_of_seconds(store: MemoryStore, ttl: Any) -> None:
-    for take in (hold, hold_uploads):
-        with pytest.raises(InvalidInput, match="ttl"):
-            take(store, ttl=ttl)
+    with pytest.raises(InvalidInput, match="ttl"):
+        hold(store, ttl=ttl)
+    with pytest.raises(InvalidInput, match="ttl"):
+        HeldUploads(Queue(store), "a job", ttl=ttl)
     assert head_of(store).holds == {}
 
 
@@ -373,7 +375,7 @@ def test_renewal_goes_on_after_the_store_was_out_of_reach(
 def test_renewal_clears_the_stamp_and_raises_the_counter(store: MemoryStore, clock: ManualClock) -> None:
     with hold(store, clock=clock) as held:
         stamp(store, held.hold_id, 5)
-        held._lease.renew()
+        held.renew()
         assert (hold_in(store, held.hold_id).renewals, hold_in(store, held.hold_id).stamp_ms) == (1, None)
 
 
@@ -395,7 +397,7 @@ def stamp(store: MemoryStore, hold_id: str, stamp_ms: int) -> None:
 def test_lost_answer_to_taking_renewing_or_releasing_is_found_out(store: MemoryStore, fault: Fault, call: int) -> None:
     faulty = FaultyStore(store, {call: fault}, only={"replace"})
     held = hold(faulty, clock=ManualClock(), random=Random(1))
-    held._lease.renew()
+    held.renew()
     assert hold_in(store, held.hold_id).renewals == 1
     assert sequences(held) == list(range(10))
     held.close()
@@ -418,7 +420,7 @@ def test_renewal_in_doubt_of_a_hold_that_was_expired_meanwhile_is_lost(store: Me
         held = hold(faulty, clock=ManualClock(), random=Random(1))
         faulty.armed = True
         with pytest.raises(Fenced):
-            held._lease.renew()
+            held.renew()
         assert head_of(store).holds == {}
         with pytest.raises(Fenced):
             held.close()
@@ -430,7 +432,7 @@ def test_renewal_and_expiry_at_the_same_instant_have_one_winner(store: MemorySto
     class RenewedFirst(FaultyStore):
         def replace(self, key: str, data: Any, version: str) -> Any:
             if self.calls["replace"] == 0:
-                held._lease.renew()
+                held.renew()
             return super().replace(key, data, version)
 
     held = hold(store, clock=ManualClock())
@@ -507,7 +509,7 @@ def test_lost_hold_cannot_be_handed_over(store: MemoryStore, clock: ManualClock)
     held = hold(store, clock=clock)
     expire(store)
     with pytest.raises(Fenced):
-        held._lease.renew()
+        held.renew()
     with pytest.raises(Fenced):
         held.hand_over()
     with pytest.raises(Fenced):
@@ -519,16 +521,18 @@ def test_lost_hold_cannot_be_handed_over(store: MemoryStore, clock: ManualClock)
 
 def test_uploads_above_the_floor_may_be_listed_however_far_the_collector_would_go(store: MemoryStore) -> None:
     clock = ManualClock()
-    with hold_uploads(store, clock=clock, purpose="a job that writes") as held:
-        behind = ManualClock(0)
-        location = f"data/{names.mint(behind, Random(1), above=held.floor)}.batch"
-        late = names.at_time(clock.now_ms() + 10**9)
-        Queue(store).change_head(
-            lambda head: head.collect(point=0, dropped=0, expired=(), floor=late, nodes={}), lambda _head: False
-        )
-        assert head_of(store).gc_floor == held.floor
-        Queue(store).append([NewBatch(location)])
-        held.check()
+    uploads = HeldUploads(Queue(store), "a job", ttl=TTL, purpose="a job that writes", clock=clock)
+    behind = ManualClock(0)
+    location = f"data/{names.mint(behind, Random(1), above=uploads.floor())}.batch"
+    late = names.at_time(clock.now_ms() + 10**9)
+    Queue(store).change_head(
+        lambda head: head.collect(point=0, dropped=0, expired=(), floor=late, nodes={}), lambda _head: False
+    )
+    assert head_of(store).gc_floor == uploads.floor()
+    Queue(store).append([NewBatch(location)])
+    assert hold_in(store, "a job").purpose == "a job that writes"
+    uploads.let_go()
+    uploads.let_go()
     assert head_of(store).holds == {}
 
 
@@ -537,14 +541,13 @@ def test_floor_of_uploads_is_never_below_the_collectors(store: MemoryStore) -> N
     Queue(store).change_head(
         lambda head: head.collect(point=10, dropped=0, expired=(), floor=floor, nodes={}), lambda _head: False
     )
-    with hold_uploads(store, clock=ManualClock()) as held:
-        assert held.floor == floor
-        with pytest.raises(BelowFloor):
-            Queue(store).append([NewBatch(f"data/{names.mint(ManualClock(), Random(1))}.batch")])
+    assert HeldUploads(Queue(store), "a job", ttl=TTL, clock=ManualClock()).floor() == floor
+    with pytest.raises(BelowFloor):
+        Queue(store).append([NewBatch(f"data/{names.mint(ManualClock(), Random(1))}.batch")])
 
 
 def test_hold_for_uploads_makes_the_buffer_if_need_be() -> None:
     store = MemoryStore("memory://uploads-come-first")
-    with hold_uploads(store):
-        Queue(store).append([NewBatch("data/a")])
+    HeldUploads(Queue(store), "a job", ttl=TTL).floor()
+    Queue(store).append([NewBatch("data/a")])
     assert head_of(store).count == 1

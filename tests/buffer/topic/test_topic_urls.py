@@ -16,11 +16,12 @@ import forebay
 import forebay.buffer
 import forebay.gc
 from forebay.buffer.base.errors import Closed, Corrupt, Denied, Fenced, ForebayError, InvalidInput, Trimmed
+from forebay.buffer.either.holds import hold
 from forebay.buffer.either.ranges import read_range
 from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, NewBatch
-from forebay.buffer.holds import HeldRange, hold
+from forebay.buffer.holds import HeldRange
 from forebay.buffer.inspect.migrate import migrate
 from forebay.buffer.inspect.verify import Severity, verify
 from forebay.buffer.manifest import Head, Queue
@@ -93,7 +94,7 @@ REFUSING: dict[str, tuple[Callable[[MemoryStore], Any], str]] = {
     "Consumer": (forebay.Consumer, "TopicConsumer"),
     "Producer": (forebay.Producer, "TopicProducer"),
     "Groups": (lambda store: forebay.buffer.Groups(store).list(), "TopicGroups"),
-    "migrate": (forebay.buffer.inspect.migrate, "is a topic: its partitions are of version 2"),
+    "migrate": (forebay.buffer.migrate, "is a topic: its partitions are of version 2"),
 }
 
 
