@@ -1,11 +1,11 @@
-"""A hold in the head, kept in force: taken, renewed by a thread, shared with other processes, let go (rfcs/0005)."""
+"""A hold in the head, kept in force: taken, renewed, shared with other processes, let go (rfcs/0005)."""
 
 from __future__ import annotations
 
 import logging
 import math
 import os
-from threading import Condition, RLock, Thread
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.errors import Closed, Fenced, InvalidInput, Unavailable
+from forebay.buffer.base.renewals import Renewal
 from forebay.buffer.manifest import Head
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def ttl_ms(ttl: float) -> int:
 
 
 class Lease:
-    """One hold in the head, and the thread that renews it."""
+    """One hold in the head, which is renewed until it is released, handed over or lost."""
 
     def __init__(self, queue: Queue, ttl: float, clock: Clock) -> None:
         self._ttl_ms = ttl_ms(ttl)
@@ -69,10 +70,9 @@ class Lease:
         self._clock = clock
         self._process = os.getpid()
         self._writing = RLock()
-        self._waking = Condition()
-        self._over = False
         self._shared = False
         self._pause = ttl / _RENEWALS_IN_A_TTL
+        self._renewal = Renewal(clock, self._pause / 4, self._renew_in_time)
         self._renewals = 0
         self._seen_at = 0.0
         """When this process first saw that counter, by its monotonic clock. A renewal is due one pause later."""
@@ -92,7 +92,7 @@ class Lease:
         # guard: check the hold before continuing if clocks disagree
         is_fresh = abs(self._clock.now_ms() - ticket.renewed_ms) < self._ttl_ms / _RENEWALS_IN_A_TTL
         self._note(ticket.renewals, self._clock.monotonic() - (0.0 if is_fresh else 2 * self._ttl))
-        self._start_renewing()
+        self._renewal.start(self._seen_at + self._pause)
 
     def hand_over(self) -> Ticket:
         """Stop renewing the hold here, and return the ticket that others join by."""
@@ -111,12 +111,12 @@ class Lease:
             return head.with_hold(self.hold_id, replace(wanted(head), ttl_ms=self._ttl_ms))
 
         head = self.queue.change_head(change, lambda head: self.hold_id in head.holds)
-        self._start_renewing()
+        self._renewal.start(self._seen_at + self._pause)
         return head
 
     def check(self) -> None:
         """Raise `Closed` or `Fenced` unless the hold is in force. Renews it first if nobody did in time."""
-        if self._over:
+        if self._renewal.is_stopped:
             raise Closed(f"{self.name} was {'handed over' if self.state == 'handed over' else 'closed'}")
         if self.state == "lost":
             raise self._gone()
@@ -127,7 +127,7 @@ class Lease:
     def renew(self) -> None:
         """Raise the counter, or find that another process did, or raise `Fenced` if the hold is gone."""
         with self._writing:
-            if self._over:
+            if self._renewal.is_stopped:
                 return
             began = self._clock.monotonic()
             counter = 0
@@ -202,14 +202,8 @@ class Lease:
     def stop(self) -> bool:
         """Renew no more; return whether it was renewed until now."""
         if self._process != os.getpid():
-            return False  # the thread, and perhaps the lock, stayed with the parent
-        with self._waking:
-            before, self._over = self._over, True
-            self._waking.notify_all()
-        return not before
-
-    def _start_renewing(self) -> None:
-        Thread(target=self._keep_renewing, name=self.name, daemon=True).start()
+            return False  # the parent renews it
+        return self._renewal.stop()
 
     def _is_due(self, found: Hold) -> bool:
         """Whether this process, which shares the hold with others, should renew it."""
@@ -226,25 +220,17 @@ class Lease:
         self._renewals = renewals
         self._seen_at = self._renewed_at = seen_at
 
-    def _keep_renewing(self) -> None:
-        due = self._seen_at + self._pause
-        while self._wait_until(due):
-            try:
-                self.renew()
-                due = self._seen_at + self._pause
-            except Fenced:
-                _log.exception("%s is lost; its job must stop", self.name)
-                return
-            except BaseException:  # noqa: BLE001 - without this thread the hold would expire and nobody would know why
-                _log.warning("%s could not be renewed; trying again", self.name, exc_info=True)
-                due = self._clock.monotonic() + self._pause / 4
-
-    def _wait_until(self, deadline: float) -> bool:
-        """Wait, and return whether the hold is still wanted."""
-        with self._waking:
-            while not self._over and self._clock.wait_until(self._waking, deadline):
-                pass
-            return not self._over
+    def _renew_in_time(self) -> float | None:
+        """Renew the hold when that is due, and return when the next renewal is due; None if the hold is lost."""
+        try:
+            self.renew()
+        except Fenced:
+            _log.exception("%s is lost; its job must stop", self.name)
+            return None
+        except BaseException:  # noqa: BLE001 - whatever happened, without another try the hold would expire
+            _log.warning("%s could not be renewed; trying again", self.name, exc_info=True)
+            return self._clock.monotonic() + self._pause / 4
+        return self._seen_at + self._pause
 
     def _gone(self) -> Fenced:
         return Fenced(

@@ -97,6 +97,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not happen in 10 s")
 
 
+def renewing_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "forebay-renewals"}
+
+
 def sequences(held: HeldRange, **settings: Any) -> list[int]:
     return [batch.sequence for batch in held.descriptors(**settings)]
 
@@ -261,8 +265,9 @@ def test_two_holds_of_one_buffer_know_nothing_of_each_other(store: MemoryStore) 
 
 
 def test_forgotten_hold_warns_and_is_not_renewed_any_more(store: MemoryStore, clock: ManualClock) -> None:
+    before = renewing_threads()
     held = hold(store, clock=clock)
-    thread = next(t for t in threading.enumerate() if held.hold_id in t.name)
+    (thread,) = renewing_threads() - before
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         del held
@@ -370,6 +375,92 @@ def test_renewal_goes_on_after_the_store_was_out_of_reach(
 
         wait_for(renewed)
         held.check()
+
+
+def test_fifty_holds_of_a_process_need_two_threads_which_end_with_the_last_hold(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    before = renewing_threads()
+    seen: set[threading.Thread] = set()
+
+    class Watching(FaultyStore):
+        def replace(self, key: str, data: Any, version: str) -> Any:
+            seen.update(renewing_threads() - before)
+            return super().replace(key, data, version)
+
+    watched = Watching(store)
+    holds = [hold(watched, ttl=TTL, clock=clock) for _ in range(50)]
+    for count in (1, 2, 3):
+        clock.advance(TTL / 3)
+        wait_for(lambda count=count: all(held.renewals == count for held in head_of(store).holds.values()))  # type: ignore[misc]
+    assert 1 <= len(seen) <= 2
+    for held in holds:
+        held.close()
+    wait_for(lambda: not seen & renewing_threads())
+    with hold(store, clock=clock) as held:  # they start again
+        clock.advance(TTL / 3)
+        wait_for(lambda: hold_in(store, held.hold_id).renewals == 1)
+
+
+class Hanging(FaultyStore):
+    """Writes wait until the test is over, once that is switched on."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        super().__init__(inner)
+        self.hangs = False
+        self.hanging = threading.Event()
+        self.released = threading.Event()
+
+    def replace(self, key: str, data: Any, version: str) -> Any:
+        if self.hangs:
+            self.hanging.set()
+            assert self.released.wait(600)
+        return super().replace(key, data, version)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_hold_whose_store_hangs_does_not_let_another_expire(store: MemoryStore, clock: ManualClock, count: int) -> None:
+    before = renewing_threads()
+    hanging = []
+    for number in range(count):
+        other = MemoryStore(f"memory://hangs-{number}-of-{count}")
+        append(other, 1)
+        hanging.append(Hanging(other))
+    stuck = [hold(each, ttl=TTL, clock=clock) for each in hanging]
+    healthy = [hold(store, ttl=TTL, clock=clock) for _ in range(20)]
+    for each in hanging:
+        each.hangs = True
+    for _ in range(5):
+        renewals = {hold_id: found.renewals for hold_id, found in head_of(store).holds.items()}
+        clock.advance(TTL / 3)
+        wait_for(hanging[0].hanging.is_set)
+        clock.advance(TTL / 12)
+        if count > 1:
+            clock.advance(TTL / 12)
+        wait_for(lambda: all(found.renewals > renewals[name] for name, found in head_of(store).holds.items()))  # noqa: B023
+    wait_for(lambda: all(each.hanging.is_set() for each in hanging))
+    wait_for(lambda: len(renewing_threads() - before) <= count + 2)
+    for each in hanging:
+        each.released.set()
+    for held in (*healthy, *stuck):
+        held.check()
+        held.close()
+    wait_for(lambda: not renewing_threads() - before)
+
+
+def test_child_process_renews_its_own_holds(store: MemoryStore, clock: ManualClock) -> None:
+    with hold(store, clock=clock):
+        child = os.fork()
+        if child == 0:
+            try:
+                own = hold(store, clock=clock)
+                clock.advance(TTL / 3)
+                wait_for(lambda: hold_in(store, own.hold_id).renewals == 1)
+                own.close()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_renewal_clears_the_stamp_and_raises_the_counter(store: MemoryStore, clock: ManualClock) -> None:
