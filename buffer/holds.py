@@ -10,216 +10,43 @@ A job of many processes plans in one of them, which hands the hold over: the oth
 
 from __future__ import annotations
 
-import logging
-import math
-import os
 import warnings
 from contextlib import suppress
-from threading import Condition, RLock, Thread
-from typing import TYPE_CHECKING, NoReturn, overload
-
-from msgspec import Struct
-from msgspec.structs import replace
+from typing import TYPE_CHECKING
 
 from forebay.buffer.base import names
-from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock, system_random
-from forebay.buffer.base.errors import Closed, Fenced, ForebayError, InvalidInput, Unavailable
-from forebay.buffer.base.lifecycle import refuse_pickle, shows_unopened
-from forebay.buffer.manifest import Head, Queue
+from forebay.buffer.base.errors import Fenced, ForebayError, InvalidInput
+from forebay.buffer.base.lifecycle import Closing, shows_unopened
+from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head_fields import Hold
-from forebay.buffer.manifest.topic import IsTopic
+from forebay.buffer.manifest.lease import Lease, ttl_ms
 from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.store import StoreUrl, open_store
-from forebay.buffer.topic.holds import HeldTopic, hold_partitions
-from forebay.buffer.topic.topic import Topic, check_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
-    from types import TracebackType
-    from typing import Any, Self
+    from typing import Any, ClassVar
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.model import BatchDescriptor
-    from forebay.buffer.manifest import State
-
-_log = logging.getLogger("forebay.holds")
-
-_RENEWALS_IN_A_TTL = 3
-_JITTER = 0.25
-"""Share of its pause that each process which keeps a shared hold waits less at most, so that not all look at once."""
-_MOST_SECONDS = 1e9
-"""Maximum time to live in seconds, about 30 years."""
+    from forebay.buffer.manifest import Head
+    from forebay.buffer.manifest.lease import Ticket
 
 
-class Ticket(Struct, frozen=True):
-    """What other processes know a hold by. Pickles; may be sent anywhere."""
-
-    hold_id: str
-    ttl: float
-    renewals: int
-    """The counter of renewals that the process which handed it over saw last."""
-    renewed_ms: int
-    """When that process last renewed it, by its wall clock. Only a hint: if it is not recent, a look comes first."""
-
-
-def check_ttl(value: Any, name: str) -> float:
-    """Return a time to live in seconds that a hold may have, or raise `InvalidInput` that names it."""
-    seconds = check_seconds(value, name)
-    if seconds > _MOST_SECONDS:
-        raise InvalidInput(f"{name} must be at most {_MOST_SECONDS:g} seconds, not {seconds:g}")
-    return seconds
-
-
-@overload
-def hold(
-    url: StoreUrl,
-    *,
-    from_: str | int | datetime = ...,
-    upto: str | int | datetime | None = ...,
-    ttl: float = ...,
-    purpose: str = ...,
-    storage_options: Mapping[str, Any] | None = ...,
-    manifest_path: str = ...,
-    clock: Clock | None = ...,
-    random: Random | None = ...,
-) -> HeldRange: ...
-@overload
-def hold(
-    url: Topic, *, from_: str | datetime = ..., upto: str | datetime | None = ..., ttl: float = ..., purpose: str = ...
-) -> HeldTopic: ...
-def hold(
-    url: StoreUrl | Topic,
-    *,
-    from_: str | int | datetime = "earliest",
-    upto: str | int | datetime | None = None,
-    ttl: float = 300.0,
-    purpose: str = "",
-    storage_options: Mapping[str, Any] | None = None,
-    manifest_path: str = "manifest",
-    clock: Clock | None = None,
-    random: Random | None = None,
-) -> HeldRange | HeldTopic:
-    """Return a range of batches that is not trimmed until it is closed, by `close` or at the end of a `with`.
-
-    Of a topic it is a `HeldTopic`: the range in every partition, all of them or none. Where types are checked, give
-    `Topic(url)` instead of the URL, which does not tell a checker what stands there.
-
-    Args:
-        url: the buffer or topic, or its store if it is open already.
-        from_: the first batch: `earliest`, `latest` (what is yet to come), a sequence, or a time.
-        upto: the last batch: a sequence, or a time, before which its entries were taken in. None is the last one there.
-            Batches behind it are kept as well; `descriptors` leaves them out. A topic has no sequences of its own.
-        ttl: seconds, by the store's clock, after which the collector removes the hold if it is not renewed. It is
-            renewed three times within that.
-        purpose: shown to whoever wonders what holds the collector back.
-        storage_options: credentials, endpoint and client of the store.
-        manifest_path: the manifest's key below `url`.
-        clock: its monotonic time decides when to renew the hold.
-        random: what its id is drawn from.
-
-    Raises:
-        InvalidInput: `ttl` is not a positive, finite number of seconds, or there is no such range.
-        NotFound: there is no such buffer.
-        Trimmed: `from_` is gone.
-        Unsupported: the buffer is of version 1.
-    """
-    if not isinstance(url, Topic):
-        queue = _open(url, storage_options, manifest_path, clock, random)
-        try:
-            return _hold_range(_Lease(queue, ttl, clock or SystemClock()), from_, upto, purpose)
-        except IsTopic:
-            url = Topic(queue.store, clock=clock, random=random)
-    topic, first, last = url, check_place(from_), check_place(_or_latest(upto))
-
-    def hold_partition(number: int) -> HeldRange:
-        lease = _Lease(topic.open_queue(number, "hold"), ttl, topic.clock or SystemClock())
-        return _hold_range(lease, first, last, purpose)
-
-    return hold_partitions(topic, hold_partition)
-
-
-def _hold_range(
-    lease: _Lease, from_: str | int | datetime, upto: str | int | datetime | None, purpose: str
-) -> HeldRange:
-    queue = lease.queue
-    queue.read_existing()
-
-    def wanted(head: Head) -> Hold:
-        first = queue.sequence_of(from_, state=head)
-        if first > head.next_sequence or queue.end_of(_or_latest(upto), state=head) < first:
-            raise InvalidInput(
-                f"{queue.url}: there is nothing from {from_!r} up to {_or_latest(upto)!r}; batches are numbered from "
-                f"{head.first_sequence} to {head.next_sequence - 1}"
-            )
-        return Hold(first, None, 0, purpose)
-
-    head = lease.take(wanted)  # guard: plan from the head that took the hold
-    try:
-        end = queue.end_of(_or_latest(upto), state=head)
-    except ForebayError:
-        with suppress(ForebayError):
-            lease.release()
-        raise
-    return HeldRange(lease, head, head.holds[lease.hold_id].first_sequence or 0, end - 1)
-
-
-def hold_uploads(
-    url: StoreUrl,
-    *,
-    ttl: float = 86_400.0,
-    purpose: str = "",
-    storage_options: Mapping[str, Any] | None = None,
-    manifest_path: str = "manifest",
-    clock: Clock | None = None,
-    random: Random | None = None,
-) -> HeldUploads:
-    """Return a floor: no object named above it is swept until this is closed, listed or not.
-
-    For a job whose tasks store batches that it lists at its end: `names.mint(clock, random, above=held.floor)`. A task
-    whose clock is behind mints above the floor all the same. The buffer is made if there is none; the settings are
-    those of `hold`.
-
-    Raises:
-        Unsupported: the buffer is of version 1.
-    """
-    queue = _open(url, storage_options, manifest_path, clock, random)
-    clock = clock or SystemClock()
-
-    def wanted(head: Head) -> Hold:
-        return Hold(None, max(head.lowest_new_name, names.at_time(clock.now_ms())), 0, purpose)
-
-    lease = _Lease(queue, ttl, clock)
-    return HeldUploads(lease, lease.take(wanted).holds[lease.hold_id].floor or names.LOWEST)
-
-
-def keep_hold(
-    url: StoreUrl,
-    ticket: Ticket,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-    manifest_path: str = "manifest",
-    clock: Clock | None = None,
-    random: Random | None = None,
-) -> KeptHold:
-    """Return a hold that another process handed over, renewed from here as well until this is closed.
-
-    No request is sent before a renewal is due, and a process writes nothing if another has renewed the hold. So a
-    thousand tasks of a job write hardly more often than one. `random` varies this process's pause.
-    """
-    lease = _Lease(_open(url, storage_options, manifest_path, clock, None), ticket.ttl, clock or SystemClock())
-    lease.join(ticket, random or system_random())
-    return KeptHold(lease)
-
-
-class _Held:
+class Held(Closing):
     """A hold as its job sees it: in force until it is closed, or lost."""
 
-    def __init__(self, lease: _Lease) -> None:
+    _INSTEAD: ClassVar[str] = "it renews itself in its own process. Pass on what workers read, such as descriptors"
+
+    def __init__(self, lease: Lease) -> None:
         self._lease = lease
-        self.hold_id = lease.hold_id
-        """By which the manifest knows it."""
+
+    @property
+    def hold_id(self) -> str:
+        """The hold's id in the manifest."""
+        return self._lease.hold_id
 
     def check(self) -> None:
         """Return if the hold is in force.
@@ -230,15 +57,25 @@ class _Held:
         """
         self._lease.check()
 
-    def hand_over(self) -> Ticket:
-        """Renew it here no more, and return what other processes can keep it by (`keep_hold`).
+    def renew(self) -> None:
+        """Renew the hold now. If other processes keep it too, this only reads the manifest unless a renewal is due.
 
-        It is theirs then: if nobody keeps it, it expires.
+        Raises:
+            Fenced: it expired and was removed.
+        """
+        self._lease.renew()
+
+    def hand_over(self) -> Ticket:
+        """Stop renewing the hold here, and return the ticket that other processes keep it by (`keep_hold`).
+
+        If no process keeps it, it expires.
         """
         return self._lease.hand_over()
 
     def close(self) -> None:
         """Let go. Closing again does nothing.
+
+        A hold that another process handed over stays: this process stops renewing it, others may keep it.
 
         Raises:
             Fenced: it had expired before.
@@ -246,26 +83,9 @@ class _Held:
         """
         self._lease.release()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except ForebayError:
-            if error is None:
-                raise
-            # The block's own error says more than what came of it.
-            _log.warning("%s: letting go after an error failed", self._lease.name, exc_info=True)
-
     @shows_unopened
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._lease.name}, {self._lease.state}>"
-
-    def __reduce__(self) -> NoReturn:
-        refuse_pickle(self, "it renews itself in its own process. Pass on what workers read, such as descriptors")
 
     def __del__(self) -> None:
         lease = getattr(self, "_lease", None)  # missing if the constructor failed
@@ -278,10 +98,10 @@ class _Held:
             )
 
 
-class HeldRange(_Held):
+class HeldRange(Held):
     """A range of batches that stays until this is closed."""
 
-    def __init__(self, lease: _Lease, head: Head, first: int, last: int) -> None:
+    def __init__(self, lease: Lease, head: Head, first: int, last: int) -> None:
         super().__init__(lease)
         self._head = head
         self.first = first
@@ -310,232 +130,123 @@ class HeldRange(_Held):
         return descriptors_between(self._lease.queue, at, end, state=self._head, check=self.check)
 
 
-class HeldUploads(_Held):
-    """A floor above which objects may wait to be listed until this is closed."""
+def hold_range(
+    queue: Queue,
+    from_: str | int | datetime,
+    upto: str | int | datetime,
+    *,
+    ttl: float,
+    purpose: str,
+    clock: Clock | None = None,
+) -> HeldRange:
+    """Return a range of batches of one buffer that is not trimmed until it is closed. `forebay.hold` explains it.
 
-    def __init__(self, lease: _Lease, floor: str) -> None:
-        super().__init__(lease)
-        self.floor = floor
-        """A ULID: whatever is minted above it is not swept."""
+    The queue has read the manifest already. So a missing buffer was noticed, and is not made here.
+    """
+    lease = Lease(queue, ttl, clock or SystemClock())
+
+    def wanted(head: Head) -> Hold:
+        first = queue.sequence_of(from_, state=head)
+        if first > head.next_sequence or queue.end_of(upto, state=head) < first:
+            raise InvalidInput(
+                f"{queue.url}: there is nothing from {from_!r} up to {upto!r}; batches are numbered from "
+                f"{head.first_sequence} to {head.next_sequence - 1}"
+            )
+        return Hold(first, None, 0, purpose)
+
+    head = lease.take(wanted)  # guard: plan from the head that took the hold
+    try:
+        end = queue.end_of(upto, state=head)
+    except ForebayError:
+        with suppress(ForebayError):
+            lease.release()
+        raise
+    return HeldRange(lease, head, head.holds[lease.hold_id].first_sequence or 0, end - 1)
 
 
-class KeptHold(_Held):
-    """A hold of a job, as one of its processes keeps it."""
+def keep_hold(
+    url: StoreUrl,
+    ticket: Ticket,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    manifest_path: str = "manifest",
+    clock: Clock | None = None,
+    random: Random | None = None,
+) -> Held:
+    """Return a hold that another process handed over, renewed from here as well until this is closed.
 
-    def close(self) -> None:
-        """Renew it from here no more. It stays: others may keep it, or it expires."""
-        self._lease.stop()
+    No request is sent before a renewal is due, and a process writes nothing if another has renewed the hold. So a
+    thousand tasks of a job write hardly more often than one. `random` varies this process's pause.
+    """
+    queue = Queue(open_store(url, storage_options), manifest_path, role="hold", clock=clock)
+    lease = Lease(queue, ticket.ttl, clock or SystemClock())
+    lease.join(ticket, random or system_random())
+    return Held(lease)
 
-    def renew(self) -> None:
-        """Check now, by a read of the manifest, that the hold is in force. Writes only if a renewal is due.
+
+class HeldUploads:
+    """A floor for uploads, shared by the processes of a job: nothing named above it is swept before it is listed.
+
+    The first process that asks for the floor makes the hold, and the buffer if there is none. Each process names its
+    objects above the floor: `names.mint(clock, random, above=uploads.floor())`. The append that lists them ends the
+    hold (`Queue.append(let_go=…)`).
+
+    No thread renews it, because no process need live as long as the job: asking for the floor renews the hold if that
+    is due.
+
+    Args:
+        queue: the buffer's manifest.
+        hold_id: what all processes of the job know the hold by.
+        ttl: seconds, by the store's clock, after which the collector removes the hold if it is not renewed.
+        purpose: shown to operators who look for what holds the collector back.
+        clock: its monotonic time decides when to look at the hold again.
+    """
+
+    def __init__(
+        self, queue: Queue, hold_id: str, *, ttl: float, purpose: str = "", clock: Clock | None = None
+    ) -> None:
+        self._queue = queue
+        self._hold_id = hold_id
+        self._ttl_ms = ttl_ms(ttl)
+        self._purpose = purpose
+        self._clock = clock or SystemClock()
+        self._floor = names.LOWEST
+        self._look_at = self._clock.monotonic()
+        self._renewals: int | None = None
+        """The counter that this process saw last; None before its first look."""
+
+    def floor(self) -> str:
+        """Return the floor, a ULID. Looks at the hold if a quarter of its time to live has passed since the last look.
 
         Raises:
-            Fenced: it expired and was removed.
+            Fenced: the job has ended: a mark without a floor is in the hold's place.
+            Unsupported: the buffer is of version 1.
         """
-        self._lease.renew()
+        if self._clock.monotonic() >= self._look_at:
+            self._look_at = self._clock.monotonic() + self._ttl_ms / 4000
+            head = self._queue.change_head(self._keep, lambda head: self._keep(head) is None)
+            found = head.holds[self._hold_id]
+            self._floor, self._renewals = found.floor or names.LOWEST, found.renewals
+        return self._floor
 
+    def let_go(self) -> None:
+        """End the hold, if it is there."""
 
-class _Lease:
-    """One hold in the head, and the thread that renews it."""
+        def change(head: Head) -> Head | None:
+            return head.without_hold(self._hold_id) if self._hold_id in head.holds else None
 
-    def __init__(self, queue: Queue, ttl: float, clock: Clock) -> None:
-        self._ttl = ttl = check_ttl(ttl, "ttl")
-        self.queue = queue
-        self.hold_id = queue.new_id()
-        self.name = f"hold {self.hold_id} of {queue.url}"
-        self.state = "in force"
-        self._clock = clock
-        self._process = os.getpid()
-        self._writing = RLock()
-        self._waking = Condition()
-        self._over = False
-        self._shared = False
-        self._ttl_ms = math.ceil(ttl * 1000)  # guard: round a hold TTL up to a whole millisecond
-        self._pause = ttl / _RENEWALS_IN_A_TTL
-        self._renewals = 0
-        self._seen_at = 0.0
-        """When this process first saw that counter, by its monotonic clock. A renewal is due one pause later."""
-        self._renewed_at = 0.0
-        """A moment at or before the last renewal, by the same clock. The hold is in force for `ttl` after it."""
-        self._looked_at = -math.inf
-        """When this process last looked at the hold or wrote it, by the same clock."""
+        self._queue.change_head(change, lambda head: self._hold_id not in head.holds)
 
-    def join(self, ticket: Ticket, random: Random) -> None:
-        """Renew what another process took."""
-        self._shared = True
-        self.hold_id = ticket.hold_id
-        self.name = f"hold {self.hold_id} of {self.queue.url}"
-        self._pause *= 1 - _JITTER * random.random()
-        # Only wall clocks tell how old the last renewal is, and they may be wrong. So a ticket that seems fresh starts
-        # a timer here. Any other, even one from the future, means a look before the job goes on.
-        # guard: check the hold before continuing if clocks disagree
-        is_fresh = abs(self._clock.now_ms() - ticket.renewed_ms) < self._ttl_ms / _RENEWALS_IN_A_TTL
-        self._note(ticket.renewals, self._clock.monotonic() - (0.0 if is_fresh else 2 * self._ttl))
-        self._start_renewing()
-
-    def hand_over(self) -> Ticket:
-        self.check()
-        with self._writing:
-            self.stop()
-            self.state = "handed over"
-            age = self._clock.monotonic() - self._renewed_at
-            return Ticket(self.hold_id, self._ttl, self._renewals, self._clock.now_ms() - int(age * 1000))
-
-    def take(self, wanted: Callable[[Head], Hold]) -> Head:
-        """Write the hold, and return the head that holds it."""
-        self._note(0, self._clock.monotonic())
-
-        def change(head: Head) -> Head:
-            return head.with_hold(self.hold_id, replace(wanted(head), ttl_ms=self._ttl_ms))
-
-        head = self.queue.change_head(change, lambda head: self.hold_id in head.holds)
-        self._start_renewing()
-        return head
-
-    def check(self) -> None:
-        if self._over:
-            raise Closed(f"{self.name} was {'handed over' if self.state == 'handed over' else 'closed'}")
-        if self.state == "lost":
-            raise self._gone()
-        # guard: renew the hold before continuing after a sleep
-        if self._clock.monotonic() >= self._renewed_at + self._ttl:
-            self.renew()  # nobody did in time, so it may be gone: this finds out
-
-    def renew(self) -> None:
-        """Raise the counter, or find that another process did, or raise `Fenced` if the hold is gone."""
-        with self._writing:
-            if self._over:
-                return
-            began = self._clock.monotonic()
-            counter = 0
-
-            def change(head: Head) -> Head | None:
-                nonlocal counter
-                counter = 0
-                found = self._find_in(head)
-                if self._shared and not self._is_due(found):
-                    return None
-                counter = found.renewals + 1
-                return head.with_hold(self.hold_id, found.renew(self._ttl_ms))
-
-            def is_mine(head: Head) -> bool:
-                found = head.holds.get(self.hold_id)
-                # The counter only grows, and another process may have raised it further.
-                return found is not None and found.renewals >= counter
-
-            try:
-                found = self._look() if self._shared else None
-                if found is None or self._is_due(found):
-                    found = self._find_in(self.queue.change_head(change, is_mine))
-            except Fenced:
-                self.state = "lost"
-                raise
-            if counter:
-                self._note(found.renewals, began)
-            elif found.renewals != self._renewals:
-                # Another process has raised it, after our last look if that was not long ago.
-                renewed_at = self._looked_at if self._follows() else began
-                self._note(found.renewals, began)
-                self._renewed_at = renewed_at
-            self._looked_at = began
-
-    def _look(self) -> Hold | None:
-        """Return the hold by a conditional read; None if the store did not answer."""
-        try:
-            state = self.queue.read()
-        except Unavailable:
-            return None
-        return self._find_in(state)
-
-    def _find_in(self, state: State) -> Hold:
-        found = state.holds.get(self.hold_id)
+    def _keep(self, head: Head) -> Head | None:
+        """Return the head with the hold made or renewed; None if neither is due."""
+        found = head.holds.get(self._hold_id)
         if found is None:
-            raise self._gone()  # guard: a renewal never restores a lost hold
-        return found
-
-    def release(self) -> None:
-        if os.getpid() != self._process:
-            return  # the parent's to close
-        with self._writing:
-            if not self.stop():
-                return
-            if self.state == "lost":
-                raise self._gone()
-            self.state = "closed"
-
-            def change(head: Head) -> Head:
-                if self.hold_id not in head.holds:
-                    self.state = "lost"
-                    raise self._gone()
-                return head.without_hold(self.hold_id)
-
-            self.queue.read()  # a write on an old head would meet a conflict, and then could not tell who removed it
-            self.queue.change_head(change, lambda head: self.hold_id not in head.holds)
-
-    def stop(self) -> bool:
-        """Renew no more; return whether it was renewed until now."""
-        if self._process != os.getpid():
-            return False  # the thread, and perhaps the lock, stayed with the parent
-        with self._waking:
-            before, self._over = self._over, True
-            self._waking.notify_all()
-        return not before
-
-    def _start_renewing(self) -> None:
-        Thread(target=self._keep_renewing, name=self.name, daemon=True).start()
-
-    def _is_due(self, found: Hold) -> bool:
-        """Whether this process, which shares the hold with others, should renew it."""
-        if not self._follows() and found.stamp_ms is not None:  # guard: renew a stamped hold at the first look
-            return True  # a collector has begun to count, and we do not know when
-        # guard: renew a shared hold only when it is due
-        return found.renewals == self._renewals and self._clock.monotonic() >= self._seen_at + self._pause
-
-    def _follows(self) -> bool:
-        """Whether this process has looked at the hold lately, so that it knows how old a renewal can be."""
-        return self._clock.monotonic() - self._looked_at <= self._ttl - self._ttl / _RENEWALS_IN_A_TTL
-
-    def _note(self, renewals: int, seen_at: float) -> None:
-        self._renewals = renewals
-        self._seen_at = self._renewed_at = seen_at
-
-    def _keep_renewing(self) -> None:
-        due = self._seen_at + self._pause
-        while self._wait_until(due):
-            try:
-                self.renew()
-                due = self._seen_at + self._pause
-            except Fenced:
-                _log.exception("%s is lost; its job must stop", self.name)
-                return
-            except BaseException:  # noqa: BLE001 - without this thread the hold would expire and nobody would know why
-                _log.warning("%s could not be renewed; trying again", self.name, exc_info=True)
-                due = self._clock.monotonic() + self._pause / 4
-
-    def _wait_until(self, deadline: float) -> bool:
-        """Wait, and return whether the hold is still wanted."""
-        with self._waking:
-            while not self._over and self._clock.wait_until(self._waking, deadline):
-                pass
-            return not self._over
-
-    def _gone(self) -> Fenced:
-        return Fenced(
-            f"{self.name} expired and was removed, because it was not renewed for {self._ttl:g} s: what it kept may be "
-            "gone. Stop, and run the job again under a new hold"
-        )
-
-
-def _open(
-    url: StoreUrl,
-    storage_options: Mapping[str, Any] | None,
-    manifest_path: str,
-    clock: Clock | None,
-    random: Random | None,
-) -> Queue:
-    store = open_store(url, storage_options)
-    return Queue(store, manifest_path, role="hold", clock=clock, random=random)
-
-
-def _or_latest(upto: str | int | datetime | None) -> str | int | datetime:
-    return "latest" if upto is None else upto
+            floor = max(head.lowest_new_name, names.at_time(self._clock.now_ms()))
+            return head.with_hold(self._hold_id, Hold(None, floor, 0, self._purpose, self._ttl_ms))
+        if found.floor is None:  # guard: refuse to continue after the job has failed
+            raise Fenced(f"{self._queue.url}: the job that this task belongs to has failed meanwhile")
+        # A stamp: the collector has begun to count. An unchanged counter: no other process has renewed it since the
+        # last look. A hold of an older release expires by a wall clock, so it is turned into one that does not.
+        # guard: renew the job hold when it is due
+        is_due = found.stamp_ms is not None or found.renewals == self._renewals or found.ttl_ms == 0
+        return head.with_hold(self._hold_id, found.renew(self._ttl_ms)) if is_due else None

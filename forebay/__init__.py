@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     )
     from forebay.buffer.consumer import Consumer
     from forebay.buffer.coordinator import Durability
+    from forebay.buffer.either.holds import hold
     from forebay.buffer.format.model import BatchDescriptor, Metadata
-    from forebay.buffer.holds import hold
     from forebay.buffer.producer import Producer
     from forebay.buffer.read.fetch import Batch
     from forebay.buffer.store import open_store
@@ -77,7 +77,7 @@ _HOMES = {
     "Metadata": "buffer.format.model",
     "Producer": "buffer.producer",
     "ProducerLimits": "buffer.write.settings",
-    "hold": "buffer.holds",
+    "hold": "buffer.either.holds",
     "open_store": "buffer.store",
 }
 """Where names are that are no errors. They are loaded when asked for: `forebay --help` needs none of them."""

@@ -35,7 +35,6 @@ LAYERS = [
 ]
 EXCEPTIONS = {
     "forebay.buffer.consumer": {"forebay.gc"},
-    "forebay.buffer.holds": {"forebay.buffer.topic.holds", "forebay.buffer.topic.topic"},
 }
 """Imports from a folder further down in the list, or in a circle, by module. RFC 0002 gives the reasons."""
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 from forebay.buffer.base.errors import ForebayError
 from forebay.buffer.base.lifecycle import Closing, shows_unopened
+from forebay.buffer.holds import hold_range
 from forebay.buffer.topic.batches import PartitionDescriptor
-from forebay.buffer.topic.topic import in_parallel
+from forebay.buffer.topic.topic import check_place, in_parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
 
     from forebay.buffer.holds import HeldRange
     from forebay.buffer.topic.topic import Topic
@@ -70,16 +72,21 @@ class HeldTopic(Closing):
         return f"<HeldTopic {self.url}, {len(self.partitions)} partitions>"
 
 
-def hold_partitions(topic: Topic, take: Callable[[int], HeldRange]) -> HeldTopic:
-    """Take a hold on every partition, by its number; if one is refused, let go of the others and raise that."""
+def hold_topic(
+    topic: Topic, from_: str | int | datetime, upto: str | int | datetime, *, ttl: float, purpose: str
+) -> HeldTopic:
+    """Take a hold on every partition. If one partition refuses, let go of the others and raise its error."""
+    first, last = check_place(from_), check_place(upto)
     taken: dict[int, HeldRange] = {}
 
-    def take_one(number: int) -> None:
-        taken[number] = take(number)
+    def take(number: int) -> None:
+        queue = topic.open_queue(number, "hold")
+        queue.read_existing()
+        taken[number] = hold_range(queue, first, last, ttl=ttl, purpose=purpose, clock=topic.clock)
 
     try:
         # guard: refresh the partition count before taking holds
-        in_parallel(take_one, range(topic.refresh().partitions))
+        in_parallel(take, range(topic.refresh().partitions))
     except BaseException:
         for error in _close_all(taken.values()):  # guard: release the hold everywhere if one partition refuses it
             _log.warning("%s: a hold on a partition stays until it expires: %s", topic.url, error)

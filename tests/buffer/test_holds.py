@@ -28,8 +28,9 @@ from forebay.buffer.base.errors import (
     Unavailable,
     Unsupported,
 )
+from forebay.buffer.either.holds import hold
 from forebay.buffer.format.model import Facts, NewBatch
-from forebay.buffer.holds import HeldRange, hold, hold_uploads, keep_hold
+from forebay.buffer.holds import HeldRange, HeldUploads, keep_hold
 from forebay.buffer.manifest import BelowFloor, Head, Manifest, Queue
 from forebay.buffer.manifest.head import KEPT_LISTINGS
 from forebay.buffer.manifest.head_fields import Hold
@@ -96,6 +97,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
             return
         waiting.wait(0.005)
     raise AssertionError("it did not happen in 10 s")
+
+
+def renewing_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "forebay-renewals"}
 
 
 def sequences(held: HeldRange, **settings: Any) -> list[int]:
@@ -213,9 +218,10 @@ def test_version_1_holds_nothing() -> None:
 
 @pytest.mark.parametrize("ttl", [0, -1, math.inf, math.nan, 1e300, True, "300"])
 def test_ttl_is_a_positive_finite_number_of_seconds(store: MemoryStore, ttl: Any) -> None:
-    for take in (hold, hold_uploads):
-        with pytest.raises(InvalidInput, match="ttl"):
-            take(store, ttl=ttl)
+    with pytest.raises(InvalidInput, match="ttl"):
+        hold(store, ttl=ttl)
+    with pytest.raises(InvalidInput, match="ttl"):
+        HeldUploads(Queue(store), "a job", ttl=ttl)
     assert head_of(store).holds == {}
 
 
@@ -261,8 +267,9 @@ def test_two_holds_of_one_buffer_know_nothing_of_each_other(store: MemoryStore) 
 
 
 def test_forgotten_hold_warns_and_is_not_renewed_any_more(store: MemoryStore, clock: ManualClock) -> None:
+    before = renewing_threads()
     held = hold(store, clock=clock)
-    thread = next(t for t in threading.enumerate() if held.hold_id in t.name)
+    (thread,) = renewing_threads() - before
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         del held
@@ -372,10 +379,96 @@ def test_renewal_goes_on_after_the_store_was_out_of_reach(
         held.check()
 
 
+def test_fifty_holds_of_a_process_need_two_threads_which_end_with_the_last_hold(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    before = renewing_threads()
+    seen: set[threading.Thread] = set()
+
+    class Watching(FaultyStore):
+        def replace(self, key: str, data: Any, version: str) -> Any:
+            seen.update(renewing_threads() - before)
+            return super().replace(key, data, version)
+
+    watched = Watching(store)
+    holds = [hold(watched, ttl=TTL, clock=clock) for _ in range(50)]
+    for count in (1, 2, 3):
+        clock.advance(TTL / 3)
+        wait_for(lambda count=count: all(held.renewals == count for held in head_of(store).holds.values()))  # type: ignore[misc]
+    assert 1 <= len(seen) <= 2
+    for held in holds:
+        held.close()
+    wait_for(lambda: not seen & renewing_threads())
+    with hold(store, clock=clock) as held:  # they start again
+        clock.advance(TTL / 3)
+        wait_for(lambda: hold_in(store, held.hold_id).renewals == 1)
+
+
+class Hanging(FaultyStore):
+    """Writes wait until the test is over, once that is switched on."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        super().__init__(inner)
+        self.hangs = False
+        self.hanging = threading.Event()
+        self.released = threading.Event()
+
+    def replace(self, key: str, data: Any, version: str) -> Any:
+        if self.hangs:
+            self.hanging.set()
+            assert self.released.wait(600)
+        return super().replace(key, data, version)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_hold_whose_store_hangs_does_not_let_another_expire(store: MemoryStore, clock: ManualClock, count: int) -> None:
+    before = renewing_threads()
+    hanging = []
+    for number in range(count):
+        other = MemoryStore(f"memory://hangs-{number}-of-{count}")
+        append(other, 1)
+        hanging.append(Hanging(other))
+    stuck = [hold(each, ttl=TTL, clock=clock) for each in hanging]
+    healthy = [hold(store, ttl=TTL, clock=clock) for _ in range(20)]
+    for each in hanging:
+        each.hangs = True
+    for _ in range(5):
+        renewals = {hold_id: found.renewals for hold_id, found in head_of(store).holds.items()}
+        clock.advance(TTL / 3)
+        wait_for(hanging[0].hanging.is_set)
+        clock.advance(TTL / 12)
+        if count > 1:
+            clock.advance(TTL / 12)
+        wait_for(lambda: all(found.renewals > renewals[name] for name, found in head_of(store).holds.items()))  # noqa: B023
+    wait_for(lambda: all(each.hanging.is_set() for each in hanging))
+    wait_for(lambda: len(renewing_threads() - before) <= count + 2)
+    for each in hanging:
+        each.released.set()
+    for held in (*healthy, *stuck):
+        held.check()
+        held.close()
+    wait_for(lambda: not renewing_threads() - before)
+
+
+def test_child_process_renews_its_own_holds(store: MemoryStore, clock: ManualClock) -> None:
+    with hold(store, clock=clock):
+        child = os.fork()
+        if child == 0:
+            try:
+                own = hold(store, clock=clock)
+                clock.advance(TTL / 3)
+                wait_for(lambda: hold_in(store, own.hold_id).renewals == 1)
+                own.close()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
 def test_renewal_clears_the_stamp_and_raises_the_counter(store: MemoryStore, clock: ManualClock) -> None:
     with hold(store, clock=clock) as held:
         stamp(store, held.hold_id, 5)
-        held._lease.renew()
+        held.renew()
         assert (hold_in(store, held.hold_id).renewals, hold_in(store, held.hold_id).stamp_ms) == (1, None)
 
 
@@ -397,7 +490,7 @@ def stamp(store: MemoryStore, hold_id: str, stamp_ms: int) -> None:
 def test_lost_answer_to_taking_renewing_or_releasing_is_found_out(store: MemoryStore, fault: Fault, call: int) -> None:
     faulty = FaultyStore(store, {call: fault}, only={"replace"})
     held = hold(faulty, clock=ManualClock(), random=Random(1))
-    held._lease.renew()
+    held.renew()
     assert hold_in(store, held.hold_id).renewals == 1
     assert sequences(held) == list(range(10))
     held.close()
@@ -420,7 +513,7 @@ def test_renewal_in_doubt_of_a_hold_that_was_expired_meanwhile_is_lost(store: Me
         held = hold(faulty, clock=ManualClock(), random=Random(1))
         faulty.armed = True
         with pytest.raises(Fenced):
-            held._lease.renew()
+            held.renew()
         assert head_of(store).holds == {}
         with pytest.raises(Fenced):
             held.close()
@@ -432,7 +525,7 @@ def test_renewal_and_expiry_at_the_same_instant_have_one_winner(store: MemorySto
     class RenewedFirst(FaultyStore):
         def replace(self, key: str, data: Any, version: str) -> Any:
             if self.calls["replace"] == 0:
-                held._lease.renew()
+                held.renew()
             return super().replace(key, data, version)
 
     held = hold(store, clock=ManualClock())
@@ -509,7 +602,7 @@ def test_lost_hold_cannot_be_handed_over(store: MemoryStore, clock: ManualClock)
     held = hold(store, clock=clock)
     expire(store)
     with pytest.raises(Fenced):
-        held._lease.renew()
+        held.renew()
     with pytest.raises(Fenced):
         held.hand_over()
     with pytest.raises(Fenced):
@@ -521,16 +614,18 @@ def test_lost_hold_cannot_be_handed_over(store: MemoryStore, clock: ManualClock)
 
 def test_uploads_above_the_floor_may_be_listed_however_far_the_collector_would_go(store: MemoryStore) -> None:
     clock = ManualClock()
-    with hold_uploads(store, clock=clock, purpose="a job that writes") as held:
-        behind = ManualClock(0)
-        location = f"data/{names.mint(behind, Random(1), above=held.floor)}.batch"
-        late = names.at_time(clock.now_ms() + 10**9)
-        Queue(store).change_head(
-            lambda head: head.collect(point=0, dropped=0, expired=(), floor=late, nodes={}), lambda _head: False
-        )
-        assert head_of(store).gc_floor == held.floor
-        Queue(store).append([NewBatch(location)])
-        held.check()
+    uploads = HeldUploads(Queue(store), "a job", ttl=TTL, purpose="a job that writes", clock=clock)
+    behind = ManualClock(0)
+    location = f"data/{names.mint(behind, Random(1), above=uploads.floor())}.batch"
+    late = names.at_time(clock.now_ms() + 10**9)
+    Queue(store).change_head(
+        lambda head: head.collect(point=0, dropped=0, expired=(), floor=late, nodes={}), lambda _head: False
+    )
+    assert head_of(store).gc_floor == uploads.floor()
+    Queue(store).append([NewBatch(location)])
+    assert hold_in(store, "a job").purpose == "a job that writes"
+    uploads.let_go()
+    uploads.let_go()
     assert head_of(store).holds == {}
 
 
@@ -539,14 +634,13 @@ def test_floor_of_uploads_is_never_below_the_collectors(store: MemoryStore) -> N
     Queue(store).change_head(
         lambda head: head.collect(point=10, dropped=0, expired=(), floor=floor, nodes={}), lambda _head: False
     )
-    with hold_uploads(store, clock=ManualClock()) as held:
-        assert held.floor == floor
-        with pytest.raises(BelowFloor):
-            Queue(store).append([NewBatch(f"data/{names.mint(ManualClock(), Random(1))}.batch")])
+    assert HeldUploads(Queue(store), "a job", ttl=TTL, clock=ManualClock()).floor() == floor
+    with pytest.raises(BelowFloor):
+        Queue(store).append([NewBatch(f"data/{names.mint(ManualClock(), Random(1))}.batch")])
 
 
 def test_hold_for_uploads_makes_the_buffer_if_need_be() -> None:
     store = MemoryStore("memory://uploads-come-first")
-    with hold_uploads(store):
-        Queue(store).append([NewBatch("data/a")])
+    HeldUploads(Queue(store), "a job", ttl=TTL).floor()
+    Queue(store).append([NewBatch("data/a")])
     assert head_of(store).count == 1

@@ -9,7 +9,7 @@ import pytest
 
 from forebay.buffer.base import names
 from forebay.buffer.format.model import NewBatch
-from forebay.buffer.holds import hold_uploads
+from forebay.buffer.holds import HeldUploads
 from forebay.buffer.inspect.findings import Severity
 from forebay.buffer.inspect.verify import verify
 from forebay.buffer.manifest import BelowFloor, Queue
@@ -120,13 +120,12 @@ def test_dry_run_counts_unlisted_objects_and_writes_nothing(pool: Any) -> None:
 
 def test_floor_of_a_job_keeps_its_uploads_although_nothing_lists_them(pool: Any) -> None:
     pool.append(3)
-    held = hold_uploads(pool.store, ttl=10 * GRACE, clock=pool.clock, random=pool.random)
+    HeldUploads(pool.queue, "a job", ttl=10 * GRACE, clock=pool.clock).floor()
     mine = pool.upload()
     pool.age(GRACE * 2)
     pool.collect()
-    pool.queue.append([mine], let_go=held.hold_id)
+    pool.queue.append([mine], let_go="a job")
     assert mine.location in pool.listed()
-    held._lease.stop()
 
 
 def test_job_whose_clock_is_behind_holds_a_floor_that_it_can_list_at(pool: Any) -> None:
@@ -134,11 +133,10 @@ def test_job_whose_clock_is_behind_holds_a_floor_that_it_can_list_at(pool: Any) 
     pool.age()
     pool.collect()
     behind = ManualClock(pool.clock.now_ms() - 10_000_000)
-    held = hold_uploads(pool.store, ttl=10 * GRACE, clock=behind, random=pool.random)
-    name = names.mint(behind, pool.random, above=held.floor)
+    floor = HeldUploads(pool.queue, "a job", ttl=10 * GRACE, clock=behind).floor()
+    name = names.mint(behind, pool.random, above=floor)
     pool.store.put(f"data/{name}.batch", b"x")
-    pool.queue.append([NewBatch(f"data/{name}.batch")], let_go=held.hold_id)
-    held._lease.stop()
+    pool.queue.append([NewBatch(f"data/{name}.batch")], let_go="a job")
 
 
 def test_producers_that_share_a_manifest_leave_few_unused_segments() -> None:

@@ -9,8 +9,9 @@ from decoder_cf326e9 import OldUnsupported, pack
 from decoder_cf326e9 import read_head as read_as_before
 
 from forebay.buffer.base.names import at_time
+from forebay.buffer.either.holds import hold
 from forebay.buffer.format.model import NewBatch
-from forebay.buffer.holds import hold, hold_uploads
+from forebay.buffer.holds import HeldUploads
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.decode import read_head
 from forebay.buffer.manifest.head import bucket_of
@@ -47,12 +48,16 @@ def test_older_release_refuses_the_head_even_when_the_hold_is_gone() -> None:
         read_as_before(head.to_bytes())
 
 
-@pytest.mark.parametrize("take", [hold, hold_uploads])
-def test_older_release_refuses_a_buffer_from_the_write_that_takes_a_hold(take: object) -> None:
-    store = MemoryStore(f"memory://older-release-{take}")
+@pytest.mark.parametrize("of_uploads", [False, True])
+def test_older_release_refuses_a_buffer_from_the_write_that_takes_a_hold(of_uploads: bool) -> None:
+    store = MemoryStore(f"memory://older-release-{of_uploads}")
     Queue(store).append([NewBatch("data/a")])
     read_as_before(bytes(store.get("manifest").data))
-    with take(store, clock=ManualClock()), pytest.raises(OldUnsupported, match="counted-holds"):  # type: ignore[operator]
+    if of_uploads:
+        HeldUploads(Queue(store), "a job", ttl=300).floor()
+    else:
+        hold(store, clock=ManualClock()).hand_over()
+    with pytest.raises(OldUnsupported, match="counted-holds"):
         read_as_before(bytes(store.get("manifest").data))
 
 

@@ -25,6 +25,7 @@ from machine_processes import (
     Process,
     Reader,
     Step,
+    WithoutAlarms,
     Writer,
     pick,
 )
@@ -32,9 +33,10 @@ from machine_processes import (
 from forebay.buffer.base import names
 from forebay.buffer.base.errors import Corrupt, Fenced, ForebayError, Trimmed, Unknown, Unsupported
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.either.holds import hold
 from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.groups import Groups, cursor_key
-from forebay.buffer.holds import HeldRange, HeldUploads, hold, hold_uploads
+from forebay.buffer.holds import HeldRange, HeldUploads
 from forebay.buffer.manifest import BelowFloor, Queue, head
 from forebay.buffer.manifest.register import Limits
 from forebay.buffer.store.memory import MemoryStore
@@ -65,7 +67,8 @@ class BufferMachine(RuleBasedStateMachine):
         self.answers: dict[Payload, str] = {}
         self.writers = [self.start(Writer, number=number) for number in range(3)]
         self.job = self.start(Writer, number=3)
-        self.pinned: HeldUploads | None = None
+        self.pinned: tuple[str, str] | None = None
+        """The id and the floor of the job's hold."""
         self.readers = [self.start(Reader, group=group) for group in READERS]
         self.keeper = self.start(Process)
         self.holders = [self.start(Holder) for _ in range(2)]
@@ -206,8 +209,7 @@ class BufferMachine(RuleBasedStateMachine):
         writer.waiting = []
         writer.queue = None
         writer.refused = None
-        if writer is self.job and self.pinned is not None:
-            self.pinned._lease.stop()
+        if writer is self.job:
             self.pinned = None
 
     # Reading
@@ -349,13 +351,15 @@ class BufferMachine(RuleBasedStateMachine):
             first, following = self.store.head.first_sequence, self.store.head.next_sequence
             at = first + much % (following - first + 1)
             held = self.attempt(
-                holder, plan, lambda: hold(holder.store, from_=at, ttl=TTL, clock=holder.clock, random=self.random)
+                holder,
+                plan,
+                lambda: hold(holder.store, from_=at, ttl=TTL, clock=WithoutAlarms(holder.clock), random=self.random),
             )
             holder.held = held if isinstance(held, HeldRange) else None
             return
         kept = holder.held
         in_force = kept.hold_id in self.store.head.holds
-        renewed = self.attempt(holder, plan, kept._lease.renew)
+        renewed = self.attempt(holder, plan, kept.renew)
         if renewed is None:
             assert in_force, "a hold was renewed that was gone"
             self.seen["renewals"] += 1
@@ -379,30 +383,31 @@ class BufferMachine(RuleBasedStateMachine):
         if self.job.busy:
             return
         if self.pinned is None:
-            pin = self.attempt(
-                self.job,
-                plan,
-                lambda: hold_uploads(self.job.store, ttl=TTL, clock=self.job.clock, random=self.random),
-            )
-            self.pinned = pin if isinstance(pin, HeldUploads) else None
+            hold_id = f"{self.random.getrandbits(128):032x}"
+            floor = self.attempt(self.job, plan, self.hold_uploads(hold_id).floor)
+            self.pinned = (hold_id, floor) if isinstance(floor, str) else None
         elif much % 3 or not self.job.waiting:
             self.job.made += 1
-            self.store_payload(self.job, (self.job.number, self.job.made), self.pinned.floor, plan)
+            self.store_payload(self.job, (self.job.number, self.job.made), self.pinned[1], plan)
         else:
-            self.list_load(self.pinned, plan)
+            self.list_load(self.pinned[0], plan)
 
-    def list_load(self, pinned: HeldUploads, plan: Plan) -> None:
+    def hold_uploads(self, hold_id: str) -> HeldUploads:
+        queue = Queue(self.job.store, role="hold", clock=self.job.clock, random=self.random)
+        return HeldUploads(queue, hold_id, ttl=TTL, clock=self.job.clock)
+
+    def list_load(self, hold_id: str, plan: Plan) -> None:
         queue = Queue(self.job.store, role="producer", clock=self.job.clock, random=self.random)
         done = self.attempt(self.job, plan, lambda: queue.append([batch for _, batch in self.job.waiting]))
         assert self.store.head is not None
         if isinstance(done, BelowFloor):
-            assert pinned.hold_id not in self.store.head.holds, "the floor went past a hold"
+            assert hold_id not in self.store.head.holds, "the floor went past a hold"
         answer = "durable" if isinstance(done, range) else "unknown" if isinstance(done, Unknown | Crash) else "failed"
         for payload, _ in self.job.waiting:
             self.answers[payload] = answer
         self.seen["loads"] += answer == "durable"
         self.job.waiting = []
-        self.attempt(self.job, NOTHING, pinned.close)
+        self.attempt(self.job, NOTHING, self.hold_uploads(hold_id).let_go)
         self.die(self.job)
 
     # Collecting
@@ -473,9 +478,9 @@ class BufferMachine(RuleBasedStateMachine):
     # The end
 
     def teardown(self) -> None:
-        for held in [self.pinned, *(holder.held for holder in self.holders)]:
-            if held is not None:
-                held._lease.stop()
+        for holder in self.holders:
+            if holder.held is not None:
+                holder.held._lease.stop()
         assert not self.store.violations, self.store.violations
         for process in self.processes:
             process.store.land_late_requests()

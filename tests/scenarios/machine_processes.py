@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from threading import Condition
 from typing import TypeVar
 
 from forebay.buffer.consumer import Consumer
@@ -132,12 +133,17 @@ class Holder(Process):
     held: HeldRange | None = None
 
 
-class NoThread:
-    """Holds are renewed by a step, not by a thread."""
+class WithoutAlarms:
+    """A clock on which no deadline comes: a hold is renewed by a step, not by the thread that waits for its time."""
 
-    def __init__(self, **_settings: object) -> None: ...
+    def __init__(self, clock: ManualClock) -> None:
+        self.now_ms = clock.now_ms
+        self.monotonic = clock.monotonic
+        self.sleep = clock.sleep
+        self._clock = clock
 
-    def start(self) -> None: ...
+    def wait_until(self, condition: Condition, deadline: float | None) -> bool:
+        return self._clock.wait_until(condition, None)
 
 
 CRASHED = Crash("the process is gone")

@@ -13,14 +13,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from machine_processes import GRACE, TTL
+from machine_processes import GRACE, TTL, WithoutAlarms
 from simulation_readers import Consuming
 from simulation_world import EXPECTED, Process, Simulation
 from simulation_writers import Input, Lasting, Loading, Producing
 
 from forebay.buffer.base.errors import Closed, Fenced, InvalidInput
+from forebay.buffer.either.holds import hold
 from forebay.buffer.groups import Groups
-from forebay.buffer.holds import HeldRange, hold
+from forebay.buffer.holds import HeldRange
 from forebay.buffer.inspect.migrate import migrate
 from forebay.gc import Collector
 
@@ -71,7 +72,9 @@ class Holding(Process):
             if self.held is None:
                 place = self.random.choice(("earliest", "latest"))
                 # Shorter than most pauses: it is lost if two collections come meanwhile, and no renewal.
-                self.held = hold(self.line, from_=place, ttl=TTL / 2, clock=self.line.clock, random=self.random)
+                self.held = hold(
+                    self.line, from_=place, ttl=TTL / 2, clock=WithoutAlarms(self.line.clock), random=self.random
+                )
             elif self.random.random() < 0.2:
                 held, self.held = self.held, None
                 held.close()
@@ -84,7 +87,7 @@ class Holding(Process):
             pass
 
     def renew(self, held: HeldRange) -> None:
-        held._lease.renew()
+        held.renew()
         self.simulation.seen["renewals"] += 1
         found = [batch.location for batch in held.descriptors()]
         assert found == self.simulation.store.listed[held.first : held.last + 1]

@@ -23,9 +23,8 @@ from random import Random
 from threading import Lock, Thread
 from typing import TypeVar
 
-from machine_processes import FAULTS, GRACE, JUMPS, LATEST_MS, TTL, NoThread
+from machine_processes import FAULTS, GRACE, JUMPS, LATEST_MS, TTL
 
-from forebay.buffer import holds
 from forebay.buffer.base.errors import Closed, Fenced, NotFound, Timeout, Trimmed, Unavailable, Unknown
 from forebay.buffer.base.names import ulid_in
 from forebay.buffer.consumer import Consumer
@@ -395,9 +394,9 @@ def place_of(consumer: Consumer, found: list[BatchDescriptor]) -> int:
 
 @contextmanager
 def small_limits(*, forgetful: bool) -> Iterator[None]:
-    """Segments of one or two entries, few writers remembered, no threads that renew holds, no log."""
+    """Segments of one or two entries, few writers remembered, no log."""
     kept = [(module, name, getattr(module, name)) for module, name in LIMITS]
-    settings = (1, 2, 2 if forgetful else 256, 0 if forgetful else 1, NoThread, 1, 2)
+    settings = (1, 2, 2 if forgetful else 256, 0 if forgetful else 1, 1, 2)
     for (module, name), value in zip(LIMITS, settings, strict=True):
         setattr(module, name, value)
     logging.disable(logging.CRITICAL)
@@ -412,6 +411,5 @@ def small_limits(*, forgetful: bool) -> Iterator[None]:
 _migrate = sys.modules[migrate.__module__]
 LIMITS = (
     *((head, "KEPT_LISTINGS"), (head, "FANOUT"), (head, "MAX_WRITERS"), (head, "KEPT_LASTING")),
-    (holds, "Thread"),
     *((_migrate, "KEPT_LISTINGS"), (_migrate, "FANOUT")),
 )

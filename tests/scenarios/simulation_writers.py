@@ -9,7 +9,7 @@ from simulation_world import EXPECTED, Process, Simulation
 
 from forebay.buffer.base.errors import Unknown
 from forebay.buffer.coordinator import DeltaRejected, Stamped
-from forebay.buffer.holds import HeldUploads, hold_uploads
+from forebay.buffer.holds import HeldUploads
 from forebay.buffer.manifest import BelowFloor, Head, Queue
 from forebay.buffer.manifest.register import Limits
 from forebay.buffer.write.accumulator import Accumulator, FilledBatch, check_call
@@ -156,12 +156,12 @@ class Lasting(Writing):
 class Loading(Writing):
     """A job whose tasks store batches under a pinned floor, which it lists all at once (rfcs/0008)."""
 
-    held: HeldUploads | None = None
-
     def work(self) -> None:
         journal = self.simulation.journal
         try:
-            self.held = hold_uploads(self.line, ttl=TTL, clock=self.line.clock, random=self.random)
+            queue = self.open_queue()
+            hold_id = queue.new_id()
+            floor = HeldUploads(queue, hold_id, ttl=TTL, clock=self.line.clock).floor()
         except EXPECTED:
             return
         storage = self.open_storage()
@@ -170,22 +170,22 @@ class Loading(Writing):
             value = self.next_value()
             answer = journal.call("append", self.who, value=value)
             try:
-                uploaded.append(storage.put(self.fill((value, None)), above=self.held.floor))
+                uploaded.append(storage.put(self.fill((value, None)), above=floor))
                 answers.append(answer)
             except EXPECTED:
                 answer("failed")
         if uploaded:
-            self.list_all(self.held, uploaded, answers)
+            self.list_all(hold_id, uploaded, answers)
 
-    def list_all(self, held: HeldUploads, uploaded: list[Uploaded], answers: list[Answer]) -> None:
+    def list_all(self, hold_id: str, uploaded: list[Uploaded], answers: list[Answer]) -> None:
         try:
-            self.open_queue().append([stored.batch for stored in uploaded], let_go=held.hold_id)
+            self.open_queue().append([stored.batch for stored in uploaded], let_go=hold_id)
             outcome = "ok"
         except BelowFloor:
             outcome = "failed"
             head = self.simulation.store.head
             assert head is not None
-            assert held.hold_id not in head.holds, "the floor went past a hold"
+            assert hold_id not in head.holds, "the floor went past a hold"
         except Unknown:
             outcome = "unknown"
         except EXPECTED:
@@ -193,9 +193,3 @@ class Loading(Writing):
         self.simulation.seen[f"loads {outcome}"] += 1
         for answer in answers:
             answer(outcome)
-        self.end()
-
-    def end(self) -> None:
-        if self.held is not None:
-            self.held._lease.stop()
-            self.held = None

@@ -20,10 +20,8 @@ import pytest
 from buffer_machine import BufferMachine
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from machine_processes import NoThread
 from msgspec.structs import replace
 
-from forebay.buffer import holds
 from forebay.buffer.base import names
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Claim, Head, Queue, UnnamedReader, head
@@ -61,7 +59,6 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(head, "KEPT_LISTINGS", 1)
     monkeypatch.setattr(head, "FANOUT", 2)
     monkeypatch.setattr(head, "MAX_WRITERS", 2)
-    monkeypatch.setattr(holds, "Thread", NoThread)
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer import holds
 from forebay.buffer.base import names
 from forebay.buffer.base.errors import Fenced, Trimmed, Unknown
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.either.holds import hold
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.groups import Groups
-from forebay.buffer.holds import hold
+from forebay.buffer.holds import HeldRange
 from forebay.buffer.manifest import BelowFloor, Queue, head
 from forebay.buffer.manifest.register import Limits
 from forebay.buffer.producer import Producer
@@ -289,21 +289,19 @@ def test_producer_of_a_name_does_not_set_back_the_number_of_a_faster_one(story: 
 # Holds
 
 
-@pytest.fixture
-def no_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Holds are renewed when the story says so, not by their thread."""
-    monkeypatch.setattr(holds._Lease, "_keep_renewing", lambda _lease: None)
+def hold_from(sequence: int, store: ObjectStore) -> HeldRange:
+    """A hold that no thread renews, because its clock stands still: it is renewed when the story says so."""
+    return hold(store, from_=sequence, ttl=100, clock=ManualClock(), random=Random(7))
 
 
-@pytest.mark.usefixtures("no_renewals")
 def test_hold_renewed_while_it_is_being_expired_stays(story: Story) -> None:
     story.fill(3)
-    held = hold(story.store, from_=1, ttl=100, clock=story.clock, random=story.random)
+    held = hold_from(1, story.store)
     story.collector().collect_once()  # it stamps the hold
     story.clock.advance(200)
     story.fill(1)
     story.read_all()
-    renewing = Between(story.store, "replace", 0, held._lease.renew)  # it has decided to remove it
+    renewing = Between(story.store, "replace", 0, held.renew)  # it has decided to remove it
 
     report = story.collector(renewing).collect_once()
 
@@ -313,34 +311,32 @@ def test_hold_renewed_while_it_is_being_expired_stays(story: Story) -> None:
     held.close()
 
 
-@pytest.mark.usefixtures("no_renewals")
 def test_hold_expired_while_it_is_being_renewed_is_lost_and_says_so(story: Story) -> None:
     story.fill(3)
     expiring = Between(story.store, "replace", 1, lambda: story.collector().collect_once())
-    held = hold(expiring, from_=1, ttl=100, clock=story.clock, random=story.random)
+    held = hold_from(1, expiring)
     story.collector().collect_once()  # it stamps the hold
     story.clock.advance(200)
     story.fill(1)
     story.read_all()
 
     with pytest.raises(Fenced):
-        held._lease.renew()
+        held.renew()
 
     assert story.head.first_sequence == 4
     with pytest.raises(Fenced):
         held.close()
 
 
-@pytest.mark.usefixtures("no_renewals")
 def test_hold_taken_while_a_trim_is_decided_stops_the_trim(story: Story) -> None:
     story.fill(4)
     story.read_all()
-    kept: list[holds.HeldRange] = []
+    kept: list[HeldRange] = []
     taking = Between(
         story.store,
         "replace",
         0,
-        lambda: kept.append(hold(story.store, from_=1, ttl=100, clock=story.clock, random=story.random)),
+        lambda: kept.append(hold_from(1, story.store)),
     )
 
     story.collector(taking).collect_once()

@@ -11,9 +11,9 @@ from shown import OnePartitionDown, list_batches, read_batches
 
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.either.holds import hold
 from forebay.buffer.eventlog import AuditTrail, open_event_log
 from forebay.buffer.format.model import Metadata, NewBatch
-from forebay.buffer.holds import hold
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore

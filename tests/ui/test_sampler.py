@@ -13,10 +13,10 @@ import pytest
 from shown import OnePartitionDown, list_batches, read_batches
 
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.either.holds import hold
 from forebay.buffer.eventlog import AuditTrail, open_event_log
 from forebay.buffer.format.model import Metadata, NewBatch
 from forebay.buffer.groups import Groups
-from forebay.buffer.holds import hold
 from forebay.buffer.manifest import Manifest, Queue
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.base import StoredObject

@@ -10,8 +10,8 @@ from pyspark.sql.datasource import DataSourceReader
 from forebay.buffer.base.checks import parse_time
 from forebay.buffer.base.errors import Denied, InvalidInput, Trimmed
 from forebay.buffer.either.dispatch import buffers_at
+from forebay.buffer.either.holds import hold
 from forebay.buffer.groups import Groups
-from forebay.buffer.holds import hold
 from forebay.buffer.manifest import Queue
 from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options

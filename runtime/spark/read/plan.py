@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from forebay.buffer.format.model import BatchDescriptor
-    from forebay.buffer.holds import Ticket
+    from forebay.buffer.manifest.lease import Ticket
     from forebay.buffer.store import ObjectStore
     from forebay.runtime.spark.options import Options
 

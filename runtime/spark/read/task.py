@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from forebay.buffer.format.model import BatchDescriptor
-    from forebay.buffer.holds import KeptHold
+    from forebay.buffer.holds import Held
     from forebay.buffer.read.fetch import Batch
     from forebay.runtime.spark.read.plan import Piece, Source, Task
     from forebay.runtime.spark.read.rows import Rows
@@ -63,7 +63,7 @@ class Fetching:
             for piece in task.pieces:
                 yield from self._read_piece(piece, holds.get(piece.source.partition))
 
-    def _read_piece(self, piece: Piece, held: KeptHold | None) -> Iterator[pa.RecordBatch]:
+    def _read_piece(self, piece: Piece, held: Held | None) -> Iterator[pa.RecordBatch]:
         skipped = 0
         fetcher = FetchHandle(piece.source.store)
         for descriptor, coming in fetch_ahead(fetcher, piece.batches, _AHEAD, name="forebay-spark"):
@@ -89,7 +89,7 @@ class Fetching:
         return self.skip_corrupt and not (isinstance(error, NotFound) and error.bucket)
 
 
-def _wait_for(coming: Future[Batch], descriptor: BatchDescriptor, source: Source, held: KeptHold | None) -> Batch:
+def _wait_for(coming: Future[Batch], descriptor: BatchDescriptor, source: Source, held: Held | None) -> Batch:
     try:
         return coming.result()
     except NotFound as error:

@@ -18,13 +18,13 @@ from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.topic.keys import partition_for
 from forebay.buffer.write.accumulator import Accumulator, check_call
 from forebay.buffer.write.upload import BatchStorage
-from forebay.runtime.spark.write.write_job import Pin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from concurrent.futures import Future
 
     from forebay.buffer.format.model import NewBatch
+    from forebay.buffer.holds import HeldUploads
     from forebay.buffer.write.accumulator import FilledBatch
     from forebay.runtime.spark.write.write_job import WriteJob
 
@@ -48,7 +48,7 @@ class TaskUpload:
         self._random = system_random()
         self._taken_ms = -_TIME_STEP_MS
         self._accumulators: dict[int, Accumulator] = {}
-        self._places: dict[int, tuple[Pin, BatchStorage]] = {}
+        self._places: dict[int, tuple[HeldUploads, BatchStorage]] = {}
         self._uploads: list[Future[tuple[int, NewBatch]]] = []
         self._pool = ThreadPoolExecutor(1)
         self._home = lru_cache(_KNOWN_KEYS)(partial(partition_for, partitions=job.partitions))
@@ -106,10 +106,10 @@ class TaskUpload:
     def _upload(self, number: int, filled: FilledBatch) -> tuple[int, NewBatch]:
         if number not in self._places:
             storage = BatchStorage(self._job.open_buffer(number), clock=self._job.clock, random=self._random)
-            self._places[number] = Pin(self._job, number), storage
-        pin, storage = self._places[number]
+            self._places[number] = self._job.hold_uploads(number), storage
+        uploads, storage = self._places[number]
         # guard: name uploads above the floor of the job hold
-        return number, storage.put(filled, above=pin.floor()).batch
+        return number, storage.put(filled, above=uploads.floor()).batch
 
 
 def _as_binary(column: pa.Array) -> pa.Array:

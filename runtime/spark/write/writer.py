@@ -18,7 +18,7 @@ from forebay.buffer.base.checks import check_name
 from forebay.buffer.base.clock import system_random
 from forebay.buffer.base.errors import Closed, ForebayError, InvalidInput
 from forebay.buffer.either.dispatch import buffers_at
-from forebay.buffer.holds import check_ttl
+from forebay.buffer.manifest.lease import check_ttl
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options

@@ -12,13 +12,13 @@ import pytest
 from forebay.buffer.base.errors import Corrupt, InvalidInput
 from forebay.buffer.base.reread import MAX_READS
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.either.holds import hold
 from forebay.buffer.either.ranges import read_range
 from forebay.buffer.eventlog.objects import ObjectsBackend
 from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.groups import Groups
-from forebay.buffer.holds import hold
 from forebay.buffer.inspect.describe import describe
 from forebay.buffer.inspect.verify import verify
 from forebay.buffer.manifest import Queue

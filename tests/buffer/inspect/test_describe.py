@@ -10,8 +10,8 @@ import pytest
 from forebay.buffer.base.errors import Corrupt, NotFound
 from forebay.buffer.base.names import at_time
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.either.holds import hold
 from forebay.buffer.format.model import Facts, Metadata, NewBatch
-from forebay.buffer.holds import hold
 from forebay.buffer.inspect.describe import Observer, describe, describe_all, describe_topic
 from forebay.buffer.inspect.stats import BufferStats, GroupStats, total
 from forebay.buffer.manifest import Head, Manifest, Queue

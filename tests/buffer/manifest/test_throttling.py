@@ -13,8 +13,8 @@ import pytest
 from forebay.buffer.base.backoff import WriteSpacing
 from forebay.buffer.base.errors import Timeout, Unavailable
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.either.holds import hold
 from forebay.buffer.format.model import NewBatch
-from forebay.buffer.holds import hold
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import Head
 from forebay.buffer.manifest.head_fields import Writer

@@ -11,8 +11,8 @@ import pytest
 
 from forebay.buffer.base.errors import Corrupt, Fenced, NotFound, Unsupported
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.either.holds import hold
 from forebay.buffer.format.model import NewBatch
-from forebay.buffer.holds import hold
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.base import ObjectStore

@@ -16,11 +16,12 @@ import forebay
 import forebay.buffer
 import forebay.gc
 from forebay.buffer.base.errors import Closed, Corrupt, Denied, Fenced, ForebayError, InvalidInput, Trimmed
+from forebay.buffer.either.holds import hold
 from forebay.buffer.either.ranges import read_range
 from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, NewBatch
-from forebay.buffer.holds import HeldRange, hold
+from forebay.buffer.holds import HeldRange
 from forebay.buffer.inspect.migrate import migrate
 from forebay.buffer.inspect.verify import Severity, verify
 from forebay.buffer.manifest import Head, Queue

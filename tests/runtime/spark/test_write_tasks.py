@@ -25,7 +25,7 @@ from forebay.buffer.topic import Topic, partition_for
 from forebay.gc import Collector
 from forebay.runtime.spark.write.commit import list_once
 from forebay.runtime.spark.write.task import TaskUpload
-from forebay.runtime.spark.write.write_job import PURPOSE, Pin
+from forebay.runtime.spark.write.write_job import PURPOSE
 from forebay.testing import Fault, FaultyStore, ManualClock
 
 
@@ -226,17 +226,17 @@ def test_task_that_finds_the_same_counter_after_a_quarter_of_the_lease_renews_th
     store = new_store()
     clock = ManualClock()
     job = job_on(store, clock=clock)
-    pin = Pin(job, 0)
-    floor = pin.floor()
+    uploads = job.hold_uploads(0)
+    floor = uploads.floor()
     clock.advance(800)
-    assert pin.floor() == floor
-    assert Pin(job, 0).floor() == floor
+    assert uploads.floor() == floor
+    assert job.hold_uploads(0).floor() == floor
     assert renewals_of(store) == 0
     clock.advance(100)
-    assert pin.floor() == floor
+    assert uploads.floor() == floor
     assert renewals_of(store) == 1
     clock.advance(900)
-    Pin(job, 0).floor()
+    job.hold_uploads(0).floor()
     assert renewals_of(store) == 1, "a task that sees a counter for the first time does not know how old it is"
 
 
@@ -247,7 +247,7 @@ def test_short_tasks_renew_the_hold_once_after_the_collector_stamped_it_whatever
     job = job_on(store, clock=ManualClock(clock.now_ms() + 1000 * wrong))
     for count in range(10):
         for _ in range(3):
-            Pin(job, 0).floor()
+            job.hold_uploads(0).floor()
         assert renewals_of(store) == count
         clock.advance(3000)  # of a lease of 3600 s
         assert Collector(store, clock=clock).collect_once().expired_holds == ()
@@ -256,7 +256,7 @@ def test_short_tasks_renew_the_hold_once_after_the_collector_stamped_it_whatever
 def test_hold_of_a_killed_job_expires_by_the_stores_time_though_its_clock_is_a_day_ahead() -> None:
     clock = ManualClock()
     store = MemoryStore("memory://killed-job", clock=clock)
-    Pin(job_on(store, clock=ManualClock(clock.now_ms() + 86_400_000)), 0).floor()
+    job_on(store, clock=ManualClock(clock.now_ms() + 86_400_000)).hold_uploads(0).floor()
     for _ in range(2):
         clock.advance(3700)
         Collector(store, clock=clock).collect_once()
@@ -267,7 +267,7 @@ def test_hold_of_a_stream_that_an_older_release_left_is_made_one_that_counts() -
     store = new_store()
     old = Hold(None, names.LOWEST, 1, PURPOSE)
     Queue(store).change_head(lambda head: head.with_hold("the-job", old), lambda _head: False)
-    Pin(job_on(store, clock=ManualClock()), 0).floor()
+    job_on(store, clock=ManualClock()).hold_uploads(0).floor()
     found = head_of(store).holds["the-job"]
     assert (found.expires_ms, found.ttl_ms, found.renewals, found.stamp_ms) == (0, 3_600_000, 1, None)
 
