@@ -16,9 +16,9 @@ from forebay.buffer.topic import buffers_at
 from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.read.filters import may_match
-from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, Source, Task
+from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, SourceBuffer, Task
 from forebay.runtime.spark.read.rows import Rows, TimeRange
-from forebay.runtime.spark.read.task import Fetching
+from forebay.runtime.spark.read.task_reader import TaskReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -63,7 +63,7 @@ class BatchReader(DataSourceReader):
         self._filters: list[Filter] = []
         self._times = TimeRange(_time_ms(self._since), _time_ms(self._until))
         skips = options.choice("onCorrupt", ("fail", "skip"), "fail") == "skip"
-        self._fetching = Fetching(Rows(schema, self._times), skip_corrupt=skips)
+        self._task_reader = TaskReader(Rows(schema, self._times), skip_corrupt=skips)
 
     def partitions(self) -> list[Task]:
         """Plan the tasks: which batches are there, and a hold on them."""
@@ -79,17 +79,17 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
         if isinstance(partition, Task):  # where nothing was planned, Spark asks for one all the same
-            yield from self._fetching.read(partition)
+            yield from self._task_reader.read(partition)
 
     def _plan(self, number: int, store: ObjectStore) -> Piece:
         try:
-            source, batches = self._look(Source(store, number, self._manifest_path))
+            source, batches = self._look(SourceBuffer(store, number, self._manifest_path))
         except Trimmed as error:
             raise Trimmed(f"{store.url}: {error}", first=error.first) from error
         wanted = (batch for batch in batches if self._wants(batch))
         return Piece(source, tuple(wanted))
 
-    def _look(self, source: Source) -> tuple[Source, list[BatchDescriptor]]:
+    def _look(self, source: SourceBuffer) -> tuple[SourceBuffer, list[BatchDescriptor]]:
         queue = Queue(source.store, self._manifest_path, role="spark")
         state = queue.read_existing()
         from_, upto = self._from(source.store), self._upto()

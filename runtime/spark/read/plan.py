@@ -27,7 +27,7 @@ _UNKNOWN_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceBuffer:
     """One buffer of what is read: a buffer on its own, or a topic's partition. Pickles, its credentials sealed."""
 
     store: ObjectStore
@@ -41,14 +41,14 @@ class Source:
 class Piece:
     """Batches of one source, in order."""
 
-    source: Source
+    source: SourceBuffer
     batches: tuple[BatchDescriptor, ...]
 
 
 class Task(InputPartition):
     """What one task reads: pieces, one after the other."""
 
-    def __init__(self, pieces: Sequence[Piece], sources: Sequence[Source]) -> None:
+    def __init__(self, pieces: Sequence[Piece], sources: Sequence[SourceBuffer]) -> None:
         super().__init__(None)
         self.pieces = tuple(pieces)
         self.sources = tuple(sources)
@@ -80,7 +80,7 @@ class Sizing:
         found = [(piece.source, batch) for piece in pieces for batch in piece.batches]
         total = sum(size_of(batch) for _source, batch in found)
         count = self._count(total)
-        tasks: dict[int, list[tuple[Source, BatchDescriptor]]] = {}
+        tasks: dict[int, list[tuple[SourceBuffer, BatchDescriptor]]] = {}
         before = 0
         for source, batch in found:
             size = size_of(batch)
@@ -107,6 +107,6 @@ def stored_size_of(batch: BatchDescriptor) -> int:
     return _UNKNOWN_BYTES if batch.facts is None else batch.facts.object_bytes
 
 
-def _pieces(found: list[tuple[Source, BatchDescriptor]]) -> list[Piece]:
+def _pieces(found: list[tuple[SourceBuffer, BatchDescriptor]]) -> list[Piece]:
     runs = [list(run) for _partition, run in groupby(found, key=lambda pair: pair[0].partition)]
     return [Piece(run[0][0], tuple(batch for _source, batch in run)) for run in runs]

@@ -35,7 +35,7 @@ class EpochRecord(Struct, frozen=True, array_like=True, tag="epoch"):
     """Each with its partition, in order."""
 
 
-def list_once(job: WriteJob, batches: Sequence[tuple[int, NewBatch]]) -> None:
+def commit_job(job: WriteJob, batches: Sequence[tuple[int, NewBatch]]) -> None:
     """Append a batch job's objects to the buffers they lie in, and let go of them.
 
     Raises:
@@ -66,7 +66,7 @@ def list_once(job: WriteJob, batches: Sequence[tuple[int, NewBatch]]) -> None:
     raise first
 
 
-class EpochLog:
+class EpochCommitter:
     """The epochs of one lasting stream writer: each is listed once, however often Spark asks for it."""
 
     def __init__(self, job: WriteJob, writer_id: str) -> None:
@@ -80,7 +80,7 @@ class EpochLog:
             clock=job.clock,
         )
 
-    def list_epoch(self, mine: EpochRecord) -> None:
+    def commit(self, mine: EpochRecord) -> None:
         """Record an epoch unless it is recorded, and append what is recorded wherever it is not listed yet.
 
         Raises:

@@ -29,7 +29,7 @@ from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.runtime.spark.read.batch_reader import BatchReader, open_reader
 from forebay.runtime.spark.read.plan import Task
-from forebay.runtime.spark.read.stream import StreamReader
+from forebay.runtime.spark.read.stream_reader import StreamReader
 from forebay.testing import Crash
 
 _names = count()

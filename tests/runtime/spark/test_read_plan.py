@@ -50,7 +50,7 @@ from forebay.buffer.store import StoredObject
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic
 from forebay.runtime.spark.options import Options
-from forebay.runtime.spark.read.plan import Piece, Sizing, Source, stored_size_of
+from forebay.runtime.spark.read.plan import Piece, Sizing, SourceBuffer, stored_size_of
 from forebay.runtime.spark.read.rows import Rows, TimeRange
 from forebay.runtime.spark.source import ForebaySource
 
@@ -289,7 +289,7 @@ def test_slices_together_are_the_rows_of_the_batch(starts: tuple[int, ...], monk
 
 
 def pieces_of(sizes: list[int], partition: int = 0) -> list[Piece]:
-    source = Source(new_store(), partition, "manifest")
+    source = SourceBuffer(new_store(), partition, "manifest")
     batches = [BatchDescriptor(i, f"data/{i}", (), Facts(1, size, 1, 0, 0, 0)) for i, size in enumerate(sizes)]
     return [Piece(source, tuple(batches))]
 
@@ -412,7 +412,7 @@ def test_late_task_renews_the_hold_of_every_source(store: MemoryStore) -> None:
     assert after.renewals == 1
 
 
-def overdue(source: Source) -> Source:
+def overdue(source: SourceBuffer) -> SourceBuffer:
     """The same source, planned long ago."""
     assert source.hold is not None
     return replace(source, hold=change(source.hold, renewed_ms=0))
@@ -516,9 +516,9 @@ def test_task_fetches_ahead_within_its_bounds(
     reader = batch_reader(store, columns("value"), startingSequence=10, minPartitions=1)
     (task,) = reader.partitions()
     stored = stored_size_of(task.pieces[0].batches[0])
-    monkeypatch.setattr("forebay.runtime.spark.read.task.ThreadPoolExecutor", Watched)
-    monkeypatch.setattr("forebay.runtime.spark.read.task._AHEAD_BYTES", 2 * 1004 + room * stored)
-    monkeypatch.setattr("forebay.runtime.spark.read.task._AHEAD_OBJECTS", objects)
+    monkeypatch.setattr("forebay.runtime.spark.read.task_reader.ThreadPoolExecutor", Watched)
+    monkeypatch.setattr("forebay.runtime.spark.read.task_reader._AHEAD_BYTES", 2 * 1004 + room * stored)
+    monkeypatch.setattr("forebay.runtime.spark.read.task_reader._AHEAD_OBJECTS", objects)
     pulled = reader.read(task)
     for first in range(10, 15):
         next(pulled)
@@ -584,7 +584,7 @@ def test_nothing_that_spark_keeps_shows_a_secret() -> None:
     secrets = {"storage.key": "AKIAKEY", "storage.secret": "hush-hush", "storage.token": "psst-psst"}
     source = ForebaySource({"path": "s3://lake/clicks", **secrets})
     reader, stream = source.reader(ALL), source.streamReader(ALL)
-    task = Sizing(1, 1).pack([Piece(Source(reader._store, 0, "manifest"), (BatchDescriptor(0, "data/x"),))])[0]
+    task = Sizing(1, 1).pack([Piece(SourceBuffer(reader._store, 0, "manifest"), (BatchDescriptor(0, "data/x"),))])[0]
     for kept in (source, reader, stream, task):
         shown = pickle.dumps(kept) + repr(kept).encode()
         if kept is not source:

@@ -20,7 +20,7 @@ from forebay.buffer.store.base import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, TopicConsumer
 from forebay.runtime.spark.read.offsets import Position, from_json, to_json
-from forebay.runtime.spark.read.stream import StreamReader
+from forebay.runtime.spark.read.stream_reader import StreamReader
 from forebay.testing import Crash, ManualClock
 
 

@@ -19,11 +19,11 @@ from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import NotFound
 from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options
+from forebay.runtime.spark.read.claimed_buffers import ClaimedBuffers, is_written
 from forebay.runtime.spark.read.offsets import Position, from_json, to_json
 from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, Task, size_of
 from forebay.runtime.spark.read.rows import Rows, TimeRange
-from forebay.runtime.spark.read.stream_claims import Claims, is_written
-from forebay.runtime.spark.read.task import Fetching
+from forebay.runtime.spark.read.task_reader import TaskReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.format.model import BatchDescriptor
+    from forebay.runtime.spark.read.claimed_buffers import ClaimedBuffer
     from forebay.runtime.spark.read.offsets import Offset
-    from forebay.runtime.spark.read.stream_claims import ClaimedBuffer
 
 _log = logging.getLogger("forebay.spark")
 
@@ -75,8 +75,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._max_bytes = options.whole("maxBytesPerTrigger", least=1)
         self._sizing = Sizing.of(options)
         skips = options.choice("onCorrupt", ("fail", "skip"), "fail") == "skip"
-        self._fetching = Fetching(Rows(schema, TimeRange()), skip_corrupt=skips, skip_trimmed=not self._fails)
-        self._claims: Claims | None = None
+        self._task_reader = TaskReader(Rows(schema, TimeRange()), skip_corrupt=skips, skip_trimmed=not self._fails)
+        self._claims: ClaimedBuffers | None = None
         self._waited = False
         self._told_at: float | None = None
         self._available_now = False
@@ -164,7 +164,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
         if isinstance(partition, Task):
-            yield from self._fetching.read(partition)
+            yield from self._task_reader.read(partition)
 
     # Inside
 
@@ -190,15 +190,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the stream starts. If it waited for the buffer, everything in it is newer than the query's `latest`."""
         return "earliest" if self._waited and self._start == "latest" else self._start
 
-    def _beginning(self, claims: Claims, found: ClaimedBuffer) -> Position:
+    def _beginning(self, claims: ClaimedBuffers, found: ClaimedBuffer) -> Position:
         """Where a new query starts in one buffer."""
         place = None if claims.is_new else self._starts_at
         return found.frontier() if place is None else found.at(place)
 
-    def _claim(self, checkpoint: Offset | None = None) -> Claims:
+    def _claim(self, checkpoint: Offset | None = None) -> ClaimedBuffers:
         """The claims, made by the first call: Spark plans in one process, and makes readers in others too."""
         if self._claims is None:
-            self._claims = Claims(
+            self._claims = ClaimedBuffers(
                 self._store,
                 group=self._group,
                 start=self._starts_at,
@@ -212,11 +212,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._claims.refresh()
         return self._claims
 
-    def _end_here(self, claims: Claims) -> None:
+    def _end_here(self, claims: ClaimedBuffers) -> None:
         in_parallel(lambda found: found.look(found.end), claims.buffers.values())
         self._targets = {number: found.end for number, found in claims.buffers.items()}
 
-    def _admit(self, claims: Claims, begins: dict[int, int], limit: ReadLimit) -> dict[int, int]:
+    def _admit(self, claims: ClaimedBuffers, begins: dict[int, int], limit: ReadLimit) -> dict[int, int]:
         """How far the next micro-batch goes in each buffer: within the limits the oldest first, one batch at least."""
         ends = {}
         for number, begin in begins.items():

@@ -15,7 +15,7 @@ from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import check_place, in_parallel
 from forebay.runtime.spark.read.offsets import Position
-from forebay.runtime.spark.read.plan import Source
+from forebay.runtime.spark.read.plan import SourceBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ class ClaimedBuffer:
         fails: whether what was trimmed unread is an error, or is skipped with a warning.
     """
 
-    def __init__(self, source: Source, group: str | None, start: str | int, *, fails: bool) -> None:
+    def __init__(self, source: SourceBuffer, group: str | None, start: str | int, *, fails: bool) -> None:
         self.source = source
         self._fails = fails
         self._queue = Queue(source.store, source.manifest_path, role="spark")
@@ -165,7 +165,7 @@ class ClaimedBuffer:
         return self._queue.last_seen() or self._queue.read()
 
 
-class Claims:
+class ClaimedBuffers:
     """Every buffer of a stream: the one at its URL, or the partitions of a topic, those that are added later too."""
 
     def __init__(
@@ -245,7 +245,9 @@ class Claims:
 
     def _claim(self, number: int) -> ClaimedBuffer:
         store = self._store if self._topic is None else self._topic.partition(number)
-        claimed = ClaimedBuffer(Source(store, number, self._manifest_path), self._group, self._start, fails=self._fails)
+        claimed = ClaimedBuffer(
+            SourceBuffer(store, number, self._manifest_path), self._group, self._start, fails=self._fails
+        )
         if self._topic is None:
             self.is_new = claimed.is_new
         return claimed

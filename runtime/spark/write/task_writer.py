@@ -34,7 +34,7 @@ _KNOWN_KEYS: Final = 1 << 16
 """Keys whose partition a task remembers: hashing one costs as much as all else that is done for some twenty rows."""
 
 
-class TaskUpload:
+class TaskWriter:
     """One attempt at one task. Whatever it has stored when it dies, the collector takes.
 
     Args:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.holds import KeptHold
     from forebay.buffer.read.fetch import Batch
-    from forebay.runtime.spark.read.plan import Piece, Source, Task
+    from forebay.runtime.spark.read.plan import Piece, SourceBuffer, Task
     from forebay.runtime.spark.read.rows import Rows
 
 _log = logging.getLogger("forebay.spark")
@@ -41,7 +41,7 @@ _DECODED = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Fetching:
+class TaskReader:
     """How a task reads its pieces. Pickles: tasks get it with their reader."""
 
     rows: Rows
@@ -128,7 +128,7 @@ def _fetch_ahead(piece: Piece) -> Iterator[tuple[BatchDescriptor, Future[Batch]]
             pool.shutdown(cancel_futures=True)
 
 
-def _wait_for(coming: Future[Batch], descriptor: BatchDescriptor, source: Source, held: KeptHold | None) -> Batch:
+def _wait_for(coming: Future[Batch], descriptor: BatchDescriptor, source: SourceBuffer, held: KeptHold | None) -> Batch:
     try:
         return coming.result()
     except NotFound as error:
