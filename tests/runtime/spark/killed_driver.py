@@ -1,4 +1,4 @@
-"""A driver that is killed at its first commit, before or after the append: see test_write_stream.py.
+"""A driver that is killed at its first commit, before or after the append: see test_stream_writer.py.
 
 Also the module that Spark's Python workers load the dying writer from.
 """

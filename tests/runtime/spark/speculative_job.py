@@ -1,4 +1,6 @@
-"""A job on a cluster of two workers, one of whose tasks hangs until Spark has tried it on the other: see test_write.py.
+"""A job on a cluster of two workers, one of whose tasks hangs until Spark has tried it on the other.
+
+See test_batch_writer.py.
 
 Spark tries a slow task again on another host only, so each worker gets a loopback address of its own.
 """

@@ -207,7 +207,7 @@ def test_credentials_are_in_no_error(spark: SparkSession, weed: Any) -> None:
 def test_task_tried_twice_at_once_on_two_workers_is_written_once(tmp_path: Path) -> None:
     """The short form is the task that is killed and tried again: of both attempts' objects, one's are listed."""
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("speculative_job.py"), tmp_path],
+        [sys.executable, Path(__file__).parent.with_name("speculative_job.py"), tmp_path],
         capture_output=True,
         text=True,
         timeout=280,

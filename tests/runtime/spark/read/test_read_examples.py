@@ -12,7 +12,7 @@ from spark_place import Place
 
 from forebay import Consumer
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[4] / "examples"
 
 
 def example(name: str) -> ModuleType:

@@ -15,7 +15,7 @@ from write_job import entries_in, head_of
 
 from forebay.buffer.topic import buffers_at, create_topic
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 
 class Lines:
