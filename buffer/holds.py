@@ -139,11 +139,24 @@ def hold(
     return hold_partitions(topic, hold_partition)
 
 
+def hold_range(
+    queue: Queue,
+    *,
+    from_: str | int | datetime = "earliest",
+    upto: str | int | datetime | None = None,
+    ttl: float = 300.0,
+    purpose: str = "",
+) -> HeldRange:
+    """Return a hold as `hold` does, of one buffer. If its manifest was read already, this sends a write and no read."""
+    return _hold_range(_Lease(queue, ttl, SystemClock()), from_, upto, purpose)
+
+
 def _hold_range(
     lease: _Lease, from_: str | int | datetime, upto: str | int | datetime | None, purpose: str
 ) -> HeldRange:
     queue = lease.queue
-    queue.read_existing()
+    if queue.last_seen() is None:
+        queue.read_existing()
 
     def wanted(head: Head) -> Hold:
         first = queue.sequence_of(from_, state=head)

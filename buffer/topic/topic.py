@@ -16,7 +16,7 @@ from forebay.buffer.base.lifecycle import shows_unopened
 from forebay.buffer.groups import GroupReader, check_group_name
 from forebay.buffer.manifest import Queue, read_state
 from forebay.buffer.manifest.register import Register, Snapshot
-from forebay.buffer.manifest.topic import IsTopic, TopicRecord, partition_name, read_record
+from forebay.buffer.manifest.topic import IsTopic, TopicRecord, check_record, partition_name, read_record
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.folder import FolderStore
 
@@ -42,6 +42,7 @@ class Topic:
     Args:
         url: the topic, such as `s3://lake/clicks`, or its store if it is open already.
         storage_options: credentials, endpoint and client of the store.
+        record: the topic's record, if the caller has just read it; this saves a request.
 
     Raises:
         NotFound: there is nothing at that URL.
@@ -56,14 +57,16 @@ class Topic:
         storage_options: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        record: TopicRecord | None = None,
     ) -> None:
         self.store = open_store(url, storage_options)
         self.url = self.store.url
         self.clock = clock
         self.random = random or system_random()
         self.register = open_record(self.store, clock=clock, random=random)
-        self._known: Snapshot[TopicRecord] | None = None
-        if self.refresh().partitions == 0:
+        # Without a version the next look is a full read.
+        self._known: Snapshot[TopicRecord] | None = None if record is None else Snapshot(record, None, b"")
+        if self.partitions == 0:
             raise NotReady(f"{self.url}: this topic has no partitions yet: its creation goes on, or create it again")
 
     @property
@@ -131,13 +134,28 @@ def buffers_at(
 
     Whatever works on one buffer at a time can so be given a topic's URL. `manifest_path` is the buffer's.
     """
-    store = open_store(url, storage_options)
+    return [queue.store for queue in queues_at(open_store(url, storage_options), manifest_path)]
+
+
+def queues_at(store: ObjectStore, manifest_path: str = RECORD_KEY, *, role: str = "reader") -> list[Queue]:
+    """Return a view of the manifest of each buffer that a store stands for, as `buffers_at` does.
+
+    One read tells what stands there. If it is a buffer, its manifest is `last_seen`; partitions are not read.
+    """
+    found = open_buffer_or_topic(store, manifest_path, role=role)
+    if isinstance(found, Topic):
+        return [found.open_queue(number, role) for number in range(found.partitions)]
+    return [found]
+
+
+def open_buffer_or_topic(store: ObjectStore, manifest_path: str = RECORD_KEY, *, role: str = "reader") -> Queue | Topic:
+    """Return what stands at a store, by one read: the topic, or else a view of the buffer's manifest, just read."""
+    queue = Queue(store, manifest_path, role=role)
     try:
-        Queue(store, manifest_path).read()
-    except IsTopic:
-        topic = Topic(store)
-        return [topic.partition(number) for number in range(topic.partitions)]
-    return [store]
+        queue.read()
+    except IsTopic as found:
+        return Topic(store, record=check_record(found.record, queue.url))
+    return queue
 
 
 def open_record(store: ObjectStore, *, clock: Clock | None, random: Random | None) -> Register[TopicRecord]:

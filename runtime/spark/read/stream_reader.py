@@ -17,9 +17,11 @@ from pyspark.sql.streaming.datasource import (
 from forebay.buffer.base.checks import parse_time
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import NotFound
-from forebay.buffer.topic.topic import in_parallel
+from forebay.buffer.manifest.state import is_unwritten
+from forebay.buffer.topic import Topic
+from forebay.buffer.topic.topic import in_parallel, open_buffer_or_topic
 from forebay.runtime.spark.options import Options
-from forebay.runtime.spark.read.claimed_buffers import ClaimedBuffers, is_written
+from forebay.runtime.spark.read.claimed_buffers import ClaimedBuffers
 from forebay.runtime.spark.read.offsets import Position, from_json, to_json
 from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, Task, size_of
 from forebay.runtime.spark.read.rows import Rows, TimeRange
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.format.model import BatchDescriptor
+    from forebay.buffer.manifest import Queue
     from forebay.runtime.spark.read.claimed_buffers import ClaimedBuffer
     from forebay.runtime.spark.read.offsets import Offset
 
@@ -76,6 +79,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._sizing = Sizing.of(options)
         skips = options.choice("onCorrupt", ("fail", "skip"), "fail") == "skip"
         self._task_reader = TaskReader(Rows(schema, TimeRange()), skip_corrupt=skips, skip_trimmed=not self._fails)
+        self._source: Queue | Topic | None = None
         self._claims: ClaimedBuffers | None = None
         self._waited = False
         self._told_at: float | None = None
@@ -104,6 +108,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not before and self._is_awaited():
             return start
         claims = self._claim(before)
+        claims.add_new_partitions()
         claims.acknowledge(before)
         stands = {
             # A partition added later starts at its beginning; a buffer that was waited for, where the query asked.
@@ -141,13 +146,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         planned = from_json(end)
         claims = self._claim(planned)
-        pieces = []
-        for number, position in planned.items():
-            found = claims.at(number, position)
-            if position.began is not None and position.began < position.next:
-                first = found.look(position.began)
-                pieces.append(Piece(found.source, tuple(found.batches(first, position.next))))
-        return self._sizing.pack(pieces)
+        buffers = [(claims.at(number, position), position) for number, position in planned.items()]
+
+        def plan(found: ClaimedBuffer, began: int, end: int) -> Piece:
+            return Piece(found.source, tuple(found.batches(found.look(began), end)))
+
+        read = [(found, at.began, at.next) for found, at in buffers if at.began is not None and at.began < at.next]
+        return self._sizing.pack(in_parallel(lambda each: plan(*each), read))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge what a micro-batch read: Spark has made it durable."""
@@ -174,7 +179,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             NotFound: the trigger is AvailableNow, which does not wait.
         """
-        if self._claims is not None or is_written(self._store, self._manifest_path):
+        if self._claims is not None:
+            return False
+        found = self._open_source()
+        state = None if isinstance(found, Topic) else found.last_seen()
+        if isinstance(found, Topic) or (state is not None and not is_unwritten(state)):
+            self._source = found
             return False
         if self._available_now:
             raise NotFound(f"nothing was ever written to {self._store.url}, or its URL is wrong")
@@ -184,6 +194,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._told_at = now
             _log.warning("nothing was ever written to %s; waiting for it. Is the URL right?", self._store.url)
         return True
+
+    def _open_source(self) -> Queue | Topic:
+        return open_buffer_or_topic(self._store, self._manifest_path, role="spark")
 
     @property
     def _starts_at(self) -> str | int | None:
@@ -199,17 +212,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The claims, made by the first call: Spark plans in one process, and makes readers in others too."""
         if self._claims is None:
             self._claims = ClaimedBuffers(
-                self._store,
+                self._source or self._open_source(),
                 group=self._group,
                 start=self._starts_at,
                 checkpoint=checkpoint or {},
-                manifest_path=self._manifest_path,
                 fails=self._fails,
             )
             if self._available_now:
                 self._end_here(self._claims)
-        else:
-            self._claims.refresh()
         return self._claims
 
     def _end_here(self, claims: ClaimedBuffers) -> None:
