@@ -20,7 +20,7 @@
 | `forebay.acks` | counter | `{batch}` | batches acknowledged |
 | `forebay.queue.length` | gauge | `{batch}` | batches waiting, as last seen |
 | `forebay.consumer.lag` | gauge | `s` | age of the newest entry of the batch fetched last |
-| `forebay.runtime.stages.stage.depth` | gauge | `{item}` | items waiting or at work in a `stage`: fetch, commit |
+| `forebay.runtime.stage.depth` | gauge | `{item}` | items waiting or at work in a `stage`: fetch, commit |
 | `forebay.runtime.batches_in_flight` | gauge | `{batch}` | batches admitted and not yet acknowledgeable |
 | `forebay.runtime.bytes_in_flight` | gauge | `By` | memory that admitted batches take, known or expected |
 | `forebay.runtime.waiting` | counter | `s` | time a source waited, by `reason`: data, room, fetch, sink, more, store |
@@ -68,7 +68,7 @@ fetch_duration = _meter.create_histogram("forebay.fetch.duration", "s")
 acks = _meter.create_counter("forebay.acks", "{batch}")
 queue_length = _meter.create_gauge("forebay.queue.length", "{batch}")
 consumer_lag = _meter.create_gauge("forebay.consumer.lag", "s")
-runtime_stage_depth = _meter.create_gauge("forebay.runtime.stages.stage.depth", "{item}")
+runtime_stage_depth = _meter.create_gauge("forebay.runtime.stage.depth", "{item}")
 runtime_batches_in_flight = _meter.create_gauge("forebay.runtime.batches_in_flight", "{batch}")
 runtime_bytes_in_flight = _meter.create_gauge("forebay.runtime.bytes_in_flight", "By")
 runtime_waiting = _meter.create_counter("forebay.runtime.waiting", "s")

@@ -23,7 +23,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from machine_processes import NoThread
 from msgspec.structs import replace
 
-from forebay.buffer import holds, names
+from forebay.buffer import holds
+from forebay.buffer.base import names
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Claim, Head, Queue, head
 from forebay.gc import sweep, trim

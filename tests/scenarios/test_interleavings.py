@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from forebay.buffer import holds, names
+from forebay.buffer import holds
+from forebay.buffer.base import names
 from forebay.buffer.base.errors import Fenced, Trimmed, Unknown
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.model import NewBatch

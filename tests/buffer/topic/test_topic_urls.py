@@ -93,7 +93,7 @@ REFUSING: dict[str, tuple[Callable[[MemoryStore], Any], str]] = {
     "Consumer": (forebay.Consumer, "TopicConsumer"),
     "Producer": (forebay.Producer, "TopicProducer"),
     "Groups": (lambda store: forebay.buffer.Groups(store).list(), "TopicGroups"),
-    "migrate": (forebay.buffer.inspect.migrate, "is a topic: its partitions are of version 2"),
+    "migrate": (forebay.buffer.migrate, "is a topic: its partitions are of version 2"),
 }
 
 
