@@ -5,6 +5,7 @@ What most programs need is in `forebay` itself; these names are for those that g
 
 from __future__ import annotations
 
+from forebay.buffer.either.dispatch import buffers_at
 from forebay.buffer.either.ranges import read_range
 from forebay.buffer.format.batch import DecodedBatch, decode_batch, encode_batch
 from forebay.buffer.groups import Groups
@@ -20,6 +21,7 @@ __all__ = [
     "TopicConsumer",
     "TopicProducer",
     "add_partitions",
+    "buffers_at",
     "create_topic",
     "decode_batch",
     "describe_topic",

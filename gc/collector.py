@@ -11,8 +11,8 @@ from forebay.buffer.base import metrics
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import ForebayError, InvalidInput
+from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.manifest.state import check_layout
-from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic import Topic
 from forebay.gc.buffer_collector import BufferCollector, Settings
@@ -112,10 +112,9 @@ class Collector:
             NotReady: it is a topic that has no partitions yet.
         """
         with self._collecting:
-            try:
-                return self._buffer.collect(dry_run=dry_run)
-            except IsTopic:
-                return self._collect_topic(dry_run=dry_run)
+            return buffer_or_topic(
+                lambda: self._buffer.collect(dry_run=dry_run), lambda: self._collect_topic(dry_run=dry_run)
+            )
 
     def _collect_topic(self, *, dry_run: bool) -> CollectionReport:
         topic = Topic(self._store, clock=self._clock, random=self._settings.random)

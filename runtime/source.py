@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from forebay.buffer.base.errors import ForebayError, InvalidInput
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.either.dispatch import is_topic
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.store.options import seal, unseal
-from forebay.buffer.topic import Topic, buffers_at
+from forebay.buffer.topic import Topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -52,8 +53,8 @@ class Opening:
         store = open_store(source.url, source.storage_options)
         self._group = source.group
         self._from = source.from_
-        self._stores = buffers_at(store)
-        if source.partitions is not None or self._stores != [store]:
+        self._stores = [store]
+        if source.partitions is not None or is_topic(store):
             self._choose_partitions(Topic(store), source)
 
     def _choose_partitions(self, topic: Topic, source: Source) -> None:

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, overload
 
 from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound, Trimmed
+from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import trimmed
-from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic.batches import PartitionBatch
@@ -79,13 +79,19 @@ def read_range(
     if threads < 1:
         raise InvalidInput(f"threads must be at least 1, not {threads}")
     first, last = "earliest" if first is None else first, "latest" if last is None else last
-    if not isinstance(url, Topic):
-        store = open_store(url, storage_options)
-        try:
-            return _Range(Queue(store, manifest_path, role="range", clock=clock), first, last).read(threads, clock)
-        except IsTopic:
-            url = Topic(store, clock=clock)
-    topic, since, until = url, check_place(first), check_place(last)
+    if isinstance(url, Topic):
+        return _read_topic(url, first, last, threads)
+    store = open_store(url, storage_options)
+    return buffer_or_topic(
+        lambda: _Range(Queue(store, manifest_path, role="range", clock=clock), first, last).read(threads, clock),
+        lambda: _read_topic(Topic(store, clock=clock), first, last, threads),
+    )
+
+
+def _read_topic(
+    topic: Topic, first: str | int | datetime, last: str | int | datetime, threads: int
+) -> Iterator[PartitionBatch]:
+    since, until = check_place(first), check_place(last)
     ranges = in_parallel(
         lambda number: _Range(topic.open_queue(number, "range"), since, until), range(topic.refresh().partitions)
     )

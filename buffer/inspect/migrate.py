@@ -11,10 +11,10 @@ from forebay.buffer.base import names
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import InvalidInput, Unsupported
+from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.head import FANOUT, KEPT_ENTRIES, MAX_NUMBER, MAX_SEGMENT_ENTRIES, Node, Owner
-from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import StoreUrl, open_store
 
 if TYPE_CHECKING:
@@ -77,10 +77,9 @@ def migrate(
     grace = check_seconds(grace, "grace", zero=True)
     store = open_store(url, storage_options)
     queue = Queue(store, manifest_path, role="migration", clock=clock, random=random)
-    try:
-        state = queue.read_existing()
-    except IsTopic:
-        raise InvalidInput(f"{store.url} is a topic: its partitions are of version 2 since they were made") from None
+    state = buffer_or_topic(queue.read_existing, lambda: None)
+    if state is None:
+        raise InvalidInput(f"{store.url} is a topic: its partitions are of version 2 since they were made")
     if isinstance(state, Head):
         return _report(state, migrated=False, segments_stored=0)
     if not others_stopped:  # guard: require confirmation that the others are stopped

@@ -13,9 +13,10 @@ from ulid import ULID
 
 from forebay.buffer.base.clock import Clock, SystemClock
 from forebay.buffer.base.names import LOWEST
+from forebay.buffer.either.dispatch import buffers_at
 from forebay.buffer.groups import describe_group
 from forebay.buffer.manifest import Head, Queue
-from forebay.buffer.topic.topic import buffers_at, in_parallel
+from forebay.buffer.topic.topic import in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base.errors import ForebayError, InvalidInput
+from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.inspect.findings import Finding, Severity, VerifyReport
 from forebay.buffer.inspect.verify_buffer import Walk
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.base import check_key
 from forebay.buffer.topic import Topic
@@ -69,10 +69,9 @@ def verify(
         except ForebayError as error:
             return VerifyReport(partition.url, deep, None, error=error)
 
-    try:
-        return walk(store)
-    except IsTopic:
-        topic = Topic(store, clock=clock)
+    def walk_topic() -> VerifyReport:
         # One after the other: memory stays bounded by `max_concurrent_fetches`.
-        partitions = tuple(walk_partition(topic.partition(number)) for number in range(topic.partitions))
+        partitions = tuple(walk_partition(partition) for partition in Topic(store, clock=clock).stores())
         return VerifyReport.of_topic(store.url, deep, partitions)
+
+    return buffer_or_topic(lambda: walk(store), walk_topic)

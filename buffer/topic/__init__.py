@@ -9,7 +9,7 @@ from forebay.buffer.topic.growth import Growth, add_partitions, create_topic
 from forebay.buffer.topic.holds import HeldTopic
 from forebay.buffer.topic.keys import partition_for
 from forebay.buffer.topic.producer import TopicFlush, TopicProducer
-from forebay.buffer.topic.topic import Topic, buffers_at
+from forebay.buffer.topic.topic import Topic
 
 __all__ = [
     "Growth",
@@ -27,7 +27,6 @@ __all__ = [
     "TopicProducer",
     "TopicState",
     "add_partitions",
-    "buffers_at",
     "create_topic",
     "describe_topic",
     "partition_for",

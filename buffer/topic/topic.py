@@ -16,7 +16,7 @@ from forebay.buffer.base.lifecycle import shows_unopened
 from forebay.buffer.groups import GroupReader, check_group_name
 from forebay.buffer.manifest import Queue, read_state
 from forebay.buffer.manifest.register import Register, Snapshot
-from forebay.buffer.manifest.topic import IsTopic, TopicRecord, check_record, partition_name, read_record
+from forebay.buffer.manifest.topic import TopicRecord, partition_name, read_record
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.folder import FolderStore
 
@@ -90,9 +90,13 @@ class Topic:
         """Return the store of one partition, for whatever takes a buffer's URL."""
         return FolderStore(self.store, partition_name(number))
 
+    def stores(self) -> list[ObjectStore]:
+        """Return the store of every partition, in order."""
+        return [self.partition(number) for number in range(self.partitions)]
+
     def partition_urls(self) -> list[str]:
         """Return the URL of every partition, each a buffer's."""
-        return [self.partition(number).url for number in range(self.partitions)]
+        return [partition.url for partition in self.stores()]
 
     def open_queue(self, number: int, role: str) -> Queue:
         """Return a view of one partition's manifest."""
@@ -125,37 +129,6 @@ class Topic:
     @shows_unopened
     def __repr__(self) -> str:
         return f"<Topic {self.url} of {self.partitions} partitions>"
-
-
-def buffers_at(
-    url: StoreUrl, *, manifest_path: str = RECORD_KEY, storage_options: Mapping[str, Any] | None = None
-) -> list[ObjectStore]:
-    """Return the buffers that a URL stands for: the one that is there, or every partition of a topic.
-
-    Whatever works on one buffer at a time can so be given a topic's URL. `manifest_path` is the buffer's.
-    """
-    return [queue.store for queue in queues_at(open_store(url, storage_options), manifest_path)]
-
-
-def queues_at(store: ObjectStore, manifest_path: str = RECORD_KEY, *, role: str = "reader") -> list[Queue]:
-    """Return a view of the manifest of each buffer that a store stands for, as `buffers_at` does.
-
-    One read tells what stands there. If it is a buffer, its manifest is `last_seen`; partitions are not read.
-    """
-    found = open_buffer_or_topic(store, manifest_path, role=role)
-    if isinstance(found, Topic):
-        return [found.open_queue(number, role) for number in range(found.partitions)]
-    return [found]
-
-
-def open_buffer_or_topic(store: ObjectStore, manifest_path: str = RECORD_KEY, *, role: str = "reader") -> Queue | Topic:
-    """Return what stands at a store, by one read: the topic, or else a view of the buffer's manifest, just read."""
-    queue = Queue(store, manifest_path, role=role)
-    try:
-        queue.read()
-    except IsTopic as found:
-        return Topic(store, record=check_record(found.record, queue.url))
-    return queue
 
 
 def open_record(store: ObjectStore, *, clock: Clock | None, random: Random | None) -> Register[TopicRecord]:

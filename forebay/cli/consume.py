@@ -11,7 +11,6 @@ from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.topic import TopicConsumer
 from forebay.cli.output import format_option, write_entries, write_note
@@ -60,9 +59,8 @@ def consume(
     """Print what comes next for a reader of a buffer or topic, and acknowledge it."""
     if start is not None and group is None:
         raise InvalidInput("--from says where a new group starts: name it with --group")
-    store = target.open_existing()
     left = max_batches
-    with _open_consumer(store, target, group, start) as consumer:
+    with _open_consumer(target, group, start) as consumer:
         for batch, ack in _follow(consumer, wait=follow):
             write_entries(batch, as_format)
             ack()
@@ -82,15 +80,13 @@ def _follow(consumer: Consumer | TopicConsumer, *, wait: bool) -> Iterator[tuple
             yield batch, partial(consumer.ack_through, partition, batch.sequence)
 
 
-def _open_consumer(
-    store: ObjectStore, target: Target, group: str | None, start: str | None
-) -> Consumer | TopicConsumer:
-    try:
-        return Consumer(
-            store, group=group, from_=parse_place(start), manifest_path=target.manifest_path, clock=target.clock
-        )
-    except IsTopic:
+def _open_consumer(target: Target, group: str | None, start: str | None) -> Consumer | TopicConsumer:
+    store = target.open()
+    if target.is_topic(store):
         return TopicConsumer(store, group=group, from_=start or "earliest", clock=target.clock)
+    return Consumer(
+        store, group=group, from_=parse_place(start), manifest_path=target.manifest_path, clock=target.clock
+    )
 
 
 @click.command(

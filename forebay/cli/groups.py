@@ -9,14 +9,12 @@ import click
 
 from forebay.buffer.groups import GroupReader, Groups
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.topic import Topic, TopicGroups
 from forebay.cli.output import count, write_json, write_line, write_table
 from forebay.cli.target import Target, json_option, parse_place, takes_url
 
 if TYPE_CHECKING:
     from forebay.buffer.groups import GroupState
-    from forebay.buffer.store import ObjectStore
     from forebay.buffer.topic import TopicGroupState
 
 _to_option = click.option(
@@ -62,11 +60,11 @@ def list_groups(target: Target, *, as_json: bool) -> None:
 @click.option("--to", default="earliest", show_default=True, metavar="PLACE", help="Where it starts, as for reset.")
 def create(target: Target, *, group: str, to: str) -> None:
     """Make a group before its first consumer, so that nothing from there on is collected. A known one stays."""
-    store = target.open_existing()
-    try:
-        GroupReader(Queue(store, target.manifest_path, role="groups"), group, start=_place(to))
-    except IsTopic:
+    store = target.open()
+    if target.is_topic(store):
         Topic(store).register_group(group, to)
+    else:
+        GroupReader(Queue(store, target.manifest_path, role="groups"), group, start=_place(to))
     _write(_open(target).describe(group))
 
 
@@ -95,12 +93,8 @@ def delete(target: Target, *, group: str, force: bool) -> None:
 
 
 def _open(target: Target) -> Groups | TopicGroups:
-    store: ObjectStore = target.open_existing()
-    try:
-        Queue(store, target.manifest_path).read()
-    except IsTopic:
-        return TopicGroups(store)
-    return Groups(store, manifest_path=target.manifest_path)
+    store = target.open()
+    return TopicGroups(store) if target.is_topic(store) else Groups(store, manifest_path=target.manifest_path)
 
 
 def _place(text: str) -> str | int:

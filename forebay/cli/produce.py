@@ -12,10 +12,9 @@ import click
 
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import ForebayError, InvalidInput
+from forebay.buffer.either.dispatch import is_topic
 from forebay.buffer.format.batch import MAX_ENTRY_BYTES
-from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.state import OPENDATA_MANIFEST_PATH
-from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.producer import Producer
 from forebay.buffer.topic import TopicProducer
 from forebay.cli.output import count, size, write_json, write_note
@@ -132,10 +131,8 @@ class _Refused:
 def _open_producer(target: Target, flush_interval: float, profile: str) -> Producer | TopicProducer:
     store = target.open()
     manifest_path, data_prefix = target.given_paths
-    try:
-        default = OPENDATA_MANIFEST_PATH if profile == "opendata" else "manifest"
-        Queue(store, default if manifest_path is None else manifest_path).read()
-    except IsTopic:
+    default = OPENDATA_MANIFEST_PATH if profile == "opendata" else "manifest"
+    if is_topic(store, default if manifest_path is None else manifest_path):
         return TopicProducer(store, flush_interval=flush_interval)
     return Producer(
         store,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import shutil
 from dataclasses import dataclass, field
@@ -13,11 +12,9 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.either.dispatch import buffers_at, is_topic
 from forebay.buffer.eventlog import AuditTrail, open_event_log
-from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import open_store
-from forebay.buffer.topic import buffers_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,9 +46,16 @@ class Target:
     def open_existing(self) -> ObjectStore:
         """Return its store if there is a buffer or topic: a command that reads must not create one by a wrong URL."""
         store = self.open()
-        with contextlib.suppress(IsTopic):
-            Queue(store, self.manifest_path).read_existing()
+        self.is_topic(store)
         return store
+
+    def is_topic(self, store: ObjectStore) -> bool:
+        """Whether its store holds a topic, and not a buffer.
+
+        Raises:
+            NotFound: there is neither.
+        """
+        return is_topic(store, self.manifest_path, must_exist=True)
 
     def buffers(self) -> list[ObjectStore]:
         """Return the buffer that is there, or every partition of the topic.
@@ -59,7 +63,7 @@ class Target:
         Raises:
             NotFound: there is neither.
         """
-        return buffers_at(self.open_existing(), manifest_path=self.manifest_path)
+        return buffers_at(self.open(), manifest_path=self.manifest_path, must_exist=True)
 
     def one_buffer(self) -> ObjectStore:
         """Return the buffer that is there; of a topic, one of its partitions has to be named."""

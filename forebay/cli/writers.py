@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from forebay.buffer.base.errors import NotFound
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.topic import IsTopic
-from forebay.buffer.topic import Topic
 from forebay.cli.output import count, write_json, write_line, write_table
 from forebay.cli.target import Target, json_option, takes_url
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @click.group(
@@ -54,7 +47,7 @@ def forget(target: Target, *, names: tuple[str, ...]) -> None:
     Do this only for names that will not come back: if a producer of such a name starts again and repeats its calls,
     they are stored a second time.
     """
-    queues = list(_queues(target))
+    queues = _queues(target)
     for name in names:
         removed = [queue.forget_writer(name) for queue in queues]
         if not any(removed):
@@ -62,15 +55,6 @@ def forget(target: Target, *, names: tuple[str, ...]) -> None:
         write_line(f"{target.url}: writer {name} is forgotten")
 
 
-def _queues(target: Target) -> Iterator[Queue]:
+def _queues(target: Target) -> list[Queue]:
     """The buffer, or every partition of the topic."""
-    store = target.open_existing()
-    queue = Queue(store, target.manifest_path, role="writers", clock=target.clock)
-    try:
-        queue.read()
-    except IsTopic:
-        topic = Topic(store)
-        for number in range(topic.partitions):
-            yield topic.open_queue(number, "writers")
-    else:
-        yield queue
+    return [Queue(store, target.manifest_path, role="writers", clock=target.clock) for store in target.buffers()]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from forebay.buffer.base.errors import NotFound, NotReady
 from forebay.buffer.base.waiting import POLL_FLOOR
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.state import is_unwritten
-from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.runtime.source import Source
 from forebay.runtime.stages.source_reader import TRANSIENT
@@ -56,10 +56,7 @@ class Awaited:
                 self.given.lag()  # a look at the manifest
             unwritten = self.given.unwritten
         else:
-            try:
-                unwritten = is_unwritten(self._queue.read_existing())
-            except IsTopic:
-                return
+            unwritten = buffer_or_topic(lambda: is_unwritten(self._queue.read_existing()), lambda: False)
         if unwritten:
             raise NotFound(f"nothing was ever written to {self.url}, or its URL is wrong")
 

@@ -8,10 +8,12 @@ from pyspark.sql.datasource import DataSourceReader
 
 from forebay.buffer.base.checks import parse_time
 from forebay.buffer.base.errors import Denied, InvalidInput, Trimmed, Unsupported
+from forebay.buffer.either.dispatch import open_buffer_or_topic
 from forebay.buffer.groups import describe_group
 from forebay.buffer.holds import hold_range
 from forebay.buffer.manifest import Head
-from forebay.buffer.topic.topic import in_parallel, queues_at
+from forebay.buffer.topic import Topic
+from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.read.filters import may_match
 from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, SourceBuffer, Task
@@ -65,14 +67,17 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[Task]:
         """Plan the tasks: which batches are there, and a hold on them."""
-        queues = queues_at(self._store, self._manifest_path, role="spark")
-        is_topic = queues[0].store is not self._store
-        if is_topic and (self._first is not None or self._last is not None):
+        found = open_buffer_or_topic(self._store, self._manifest_path, must_exist=True, role="spark")
+        if not isinstance(found, Topic):
+            return self._sizing.pack([self._plan(0, found)])
+        if self._first is not None or self._last is not None:
             raise InvalidInput(
                 f"{self._store.url} is a topic, where a sequence is another batch in each partition: "
                 "use startingTime and endingTime, or the URL of one partition"
             )
-        return self._sizing.pack(in_parallel(lambda found: self._plan(*found), enumerate(queues)))
+        return self._sizing.pack(
+            in_parallel(lambda number: self._plan(number, found.open_queue(number, "spark")), range(found.partitions))
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""

@@ -186,8 +186,6 @@ class ClaimedBuffers:
                 self._start = source.register_group(group, self._start, apart_from=range(source.partitions))
             self._claim(source.partitions)
         else:
-            if source.last_seen() is None:
-                source.read_existing()  # raises NotFound
             self._claim(1)
             self.is_new = self.buffers[0].is_new
 

@@ -17,9 +17,10 @@ from pyspark.sql.streaming.datasource import (
 from forebay.buffer.base.checks import parse_time
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import NotFound
+from forebay.buffer.either.dispatch import open_buffer_or_topic
 from forebay.buffer.manifest.state import is_unwritten
 from forebay.buffer.topic import Topic
-from forebay.buffer.topic.topic import in_parallel, open_buffer_or_topic
+from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.read.claimed_buffers import ClaimedBuffers
 from forebay.runtime.spark.read.offsets import Position, from_json, to_json
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.format.model import BatchDescriptor
-    from forebay.buffer.manifest import Queue
+    from forebay.buffer.manifest import Queue, State
     from forebay.runtime.spark.read.claimed_buffers import ClaimedBuffer
     from forebay.runtime.spark.read.offsets import Offset
 
@@ -181,9 +182,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._claims is not None:
             return False
-        found = self._open_source()
-        state = None if isinstance(found, Topic) else found.last_seen()
-        if isinstance(found, Topic) or (state is not None and not is_unwritten(state)):
+        found = self._open_source(must_exist=False)
+        if isinstance(found, Topic) or _is_written(found.last_seen()):
             self._source = found
             return False
         if self._available_now:
@@ -195,8 +195,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("nothing was ever written to %s; waiting for it. Is the URL right?", self._store.url)
         return True
 
-    def _open_source(self) -> Queue | Topic:
-        return open_buffer_or_topic(self._store, self._manifest_path, role="spark")
+    def _open_source(self, *, must_exist: bool) -> Queue | Topic:
+        return open_buffer_or_topic(self._store, self._manifest_path, must_exist=must_exist, role="spark")
 
     @property
     def _starts_at(self) -> str | int | None:
@@ -212,7 +212,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The claims, made by the first call: Spark plans in one process, and makes readers in others too."""
         if self._claims is None:
             self._claims = ClaimedBuffers(
-                self._source or self._open_source(),
+                self._source or self._open_source(must_exist=True),
                 group=self._group,
                 start=self._starts_at,
                 checkpoint=checkpoint or {},
@@ -259,6 +259,10 @@ def _numbered(number: int, batches: Iterator[BatchDescriptor]) -> Iterator[tuple
 
 def _age(batch: BatchDescriptor) -> int:
     return 0 if batch.facts is None else batch.facts.first_time_ms
+
+
+def _is_written(state: State | None) -> bool:
+    return state is not None and not is_unwritten(state)
 
 
 def _place(text: str | None) -> str | int | None:

@@ -17,9 +17,10 @@ from pyspark.sql.types import BinaryType, StringType
 from forebay.buffer.base.checks import check_name
 from forebay.buffer.base.clock import system_random
 from forebay.buffer.base.errors import Closed, ForebayError, InvalidInput
+from forebay.buffer.either.dispatch import buffers_at
 from forebay.buffer.holds import check_ttl
 from forebay.buffer.store.memory import MemoryStore
-from forebay.buffer.topic.topic import buffers_at, in_parallel
+from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.write.commit import EpochCommitter, EpochRecord, commit_job
 from forebay.runtime.spark.write.task_writer import TaskWriter

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from forebay.buffer import buffers_at
 from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound, NotReady, Unsupported
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.groups import Groups
@@ -26,7 +27,6 @@ from forebay.buffer.topic import (
     TopicGroups,
     TopicProducer,
     add_partitions,
-    buffers_at,
     create_topic,
     describe_topic,
     partition_for,
@@ -215,13 +215,6 @@ def test_partitions_are_never_removed(store: MemoryStore) -> None:
 
 
 # Looking
-
-
-def test_buffers_at_a_url_are_the_buffer_or_the_partitions(store: MemoryStore) -> None:
-    plain = MemoryStore(f"{store.url}-plain")
-    assert buffers_at(plain) == [plain]
-    create_topic(store, 2)
-    assert [buffer.url for buffer in buffers_at(store.url)] == [f"{store.url}/p-00000", f"{store.url}/p-00001"]
 
 
 def test_topic_is_described_with_its_partitions_and_groups(store: MemoryStore) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from forebay.buffer import buffers_at
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
-from forebay.buffer.topic import buffers_at, create_topic
+from forebay.buffer.topic import create_topic
 from forebay.runtime.spark.write.task_writer import TaskWriter
 from forebay.runtime.spark.write.write_job import WriteJob
 from forebay.testing import ManualClock

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from write_job import entries_in, head_of, job_on, new_store, rows, run_task
 
+from forebay.buffer import buffers_at
 from forebay.buffer.base import names
 from forebay.buffer.base.errors import Corrupt, Fenced, ForebayError, InvalidInput, Unavailable, Unknown
 from forebay.buffer.format.model import NewBatch
@@ -16,7 +17,7 @@ from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import KEPT_LASTING
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.base import InDoubt
-from forebay.buffer.topic import Topic, buffers_at
+from forebay.buffer.topic import Topic
 from forebay.runtime.spark.write.commit import EpochCommitter, EpochRecord, commit_job
 from forebay.testing import Crash, Fault, FaultyStore, ManualClock
 

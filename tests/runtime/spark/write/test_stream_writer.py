@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 from spark_place import Place
 from write_job import entries_in, head_of
 
-from forebay.buffer.topic import buffers_at, create_topic
+from forebay.buffer import buffers_at
+from forebay.buffer.topic import create_topic
 
 HERE = Path(__file__).parents[1]
 
