@@ -5,6 +5,7 @@ What most programs need is in `forebay` itself; these names are for those that g
 
 from __future__ import annotations
 
+from forebay.buffer.consumer import Collect
 from forebay.buffer.either.dispatch import buffers_at
 from forebay.buffer.either.ranges import read_range
 from forebay.buffer.format.batch import DecodedBatch, decode_batch, encode_batch
@@ -15,6 +16,7 @@ from forebay.buffer.topic import TopicConsumer, TopicProducer, add_partitions, c
 
 __all__ = [
     "RECORDS_SCHEMA",
+    "Collect",
     "DecodedBatch",
     "FetchHandle",
     "Groups",

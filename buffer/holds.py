@@ -24,11 +24,12 @@ from msgspec.structs import replace
 from forebay.buffer.base import names
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock, system_random
-from forebay.buffer.base.errors import Closed, Corrupt, Fenced, ForebayError, InvalidInput, Unavailable
+from forebay.buffer.base.errors import Closed, Fenced, ForebayError, InvalidInput, Unavailable
 from forebay.buffer.base.lifecycle import refuse_pickle, shows_unopened
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.head import Hold
 from forebay.buffer.manifest.topic import IsTopic
+from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic.holds import HeldTopic, hold_partitions
 from forebay.buffer.topic.topic import Topic, check_place
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("forebay.holds")
 
-_PIECE = 1000
 _RENEWALS_IN_A_TTL = 3
 _JITTER = 0.25
 """Share of its pause that each process which keeps a shared hold waits less at most, so that not all look at once."""
@@ -318,18 +318,8 @@ class HeldRange(_Held):
         at = self.first if first is None else first
         if at < self.first or (limit is not None and limit < 0):
             raise InvalidInput(f"{self._lease.name} starts at {self.first}: asked for {limit} batches from {at}")
-        return self._pieces(at, self.last + 1 if limit is None else min(at + limit, self.last + 1))
-
-    def _pieces(self, at: int, end: int) -> Iterator[BatchDescriptor]:
-        while at < end:
-            self.check()
-            found = self._lease.queue.descriptors(at, min(_PIECE, end - at), state=self._head)
-            if not found:
-                raise Corrupt(
-                    f"{self._lease.queue.url} lists batch {at} no more: somebody deleted or replaced the manifest"
-                )
-            yield from found
-            at += len(found)
+        end = self.last + 1 if limit is None else min(at + limit, self.last + 1)
+        return descriptors_between(self._lease.queue, at, end, state=self._head, check=self.check)
 
 
 class HeldUploads(_Held):

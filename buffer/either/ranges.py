@@ -6,11 +6,13 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, overload
 
-from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound, Trimmed
+from forebay.buffer.base.errors import InvalidInput, NotFound, Trimmed
 from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import trimmed
+from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.read.fetch import FetchHandle
+from forebay.buffer.read.missing import check_still_listed
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic.batches import PartitionBatch
 from forebay.buffer.topic.topic import Topic, check_place, in_parallel
@@ -23,10 +25,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.format.model import BatchDescriptor
-    from forebay.buffer.manifest import State
     from forebay.buffer.read.fetch import Batch
-
-_PIECE = 1000
 
 
 @overload
@@ -120,16 +119,8 @@ class _Range:
 
     def read(self, threads: int, clock: Clock | None) -> Iterator[Batch]:
         fetcher = FetchHandle(self._queue.store, clock=clock)
-        return _fetch_in_order(self._queue, fetcher, _plan(self._queue, self._state, self._first, self._end), threads)
-
-
-def _plan(queue: Queue, state: State, at: int, end: int) -> Iterator[BatchDescriptor]:
-    while at < end:
-        found = queue.descriptors(at, min(_PIECE, end - at), state=state)
-        if not found:
-            raise Corrupt(f"{queue.url} lists batch {at} no more: somebody deleted or replaced the manifest")
-        yield from found
-        at += len(found)
+        listed = descriptors_between(self._queue, self._first, self._end, state=self._state)
+        return _fetch_in_order(self._queue, fetcher, listed, threads)
 
 
 def _fetch_in_order(
@@ -151,8 +142,6 @@ def _fetch_in_order(
 def _result(queue: Queue, descriptor: BatchDescriptor, fetched: Future[Batch]) -> Batch:
     try:
         return fetched.result()
-    except NotFound:
-        first = queue.read().first_sequence
-        if descriptor.sequence < first:
-            raise trimmed(descriptor.sequence, first) from None
+    except NotFound as error:
+        check_still_listed(descriptor, error, queue)
         raise

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from forebay.buffer.base.errors import Corrupt, NotFound
+from forebay.buffer.base.errors import Corrupt, NotFound, Trimmed
 from forebay.buffer.base.names import LOWEST, ulid_in
 from forebay.buffer.groups import open_cursor, parse_cursor_key
 from forebay.buffer.inspect.findings import REPORTED_FINDINGS, Finding, Kind, VerifyReport
@@ -17,7 +18,9 @@ from forebay.buffer.manifest.segments import ref_at
 from forebay.buffer.manifest.state import CURSORS
 from forebay.buffer.manifest.writers import FOLDER as WRITERS
 from forebay.buffer.manifest.writers import bucket_key
+from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.read.fetch import FetchHandle
+from forebay.buffer.read.missing import check_still_listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +31,6 @@ if TYPE_CHECKING:
     from forebay.buffer.manifest import Queue, State
     from forebay.buffer.manifest.head import Ref
     from forebay.buffer.store import ObjectInfo
-
-_ENTRIES_AT_ONCE: Final = 1000
 
 
 class Walk:
@@ -101,8 +102,7 @@ class Walk:
 
     def _batches(self, state: State) -> Iterator[BatchDescriptor]:
         if isinstance(state, Manifest):
-            for first in range(state.first_sequence, state.next_sequence, _ENTRIES_AT_ONCE):
-                yield from state.entries_after(first - 1, _ENTRIES_AT_ONCE)
+            yield from descriptors_between(self._queue, state.first_sequence, state.next_sequence, state=state)
             return
         at, end, head = state.first_sequence, state.next_sequence, state
         missing = ""
@@ -192,8 +192,8 @@ class Walk:
     def _settle(self, batch: BatchDescriptor, fetching: Future[int]) -> None:
         try:
             self._counts["entries"] += fetching.result()
-        except NotFound:
-            self._missing(batch)
+        except NotFound as error:
+            self._missing(batch, error)
         except Corrupt as error:
             self._find("corrupt", batch.location, f"batch {batch.sequence}: {error}")
 
@@ -203,13 +203,14 @@ class Walk:
             found = next(iter(self._store.list(batch.location)), None)
             size = found.size if found is not None and found.key == batch.location else None
         if size is None:
-            self._missing(batch)
+            self._missing(batch, NotFound(f"batch {batch.sequence} is not there"))
         elif batch.facts is not None and size != batch.facts.object_bytes:
             what = f"batch {batch.sequence} has {size} bytes; expected {batch.facts.object_bytes}"
             self._find("corrupt", batch.location, what)
 
-    def _missing(self, batch: BatchDescriptor) -> None:
-        if batch.sequence >= self._queue.read().first_sequence:  # else it was trimmed and swept meanwhile
+    def _missing(self, batch: BatchDescriptor, error: NotFound) -> None:
+        with suppress(Trimmed):  # then it was deleted meanwhile
+            check_still_listed(batch, error, self._queue)
             self._find("missing", batch.location, f"batch {batch.sequence} is not there")
 
     def _check_readers(self, head: Head) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections import deque
 from contextlib import contextmanager
 from itertools import islice
-from threading import Condition, RLock
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock
-from forebay.buffer.base.errors import Closed, Fenced, ForebayError, InvalidInput, NotFound, Timeout
-from forebay.buffer.base.lifecycle import Closing, shows_unopened
-from forebay.buffer.base.waiting import POLL_FLOOR, Arrivals, count_race
-from forebay.buffer.consumer import MAX_SKIPS, Consumer
+from forebay.buffer.base.errors import Fenced, ForebayError, InvalidInput, NotFound
+from forebay.buffer.base.lifecycle import shows_unopened
+from forebay.buffer.base.waiting import POLL_FLOOR
+from forebay.buffer.consumer import Consumer
+from forebay.buffer.read.iteration import MAX_SKIPS, BaseConsumer
 from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic, check_place, in_parallel
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from forebay.buffer.store import StoreUrl
 
 
-class TopicConsumer(Closing):
+class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
     """Reads a topic's batches, of each partition in order, and fairly between them.
 
     Opening one takes over every partition that it reads from the consumer before, which gets `Fenced`. Once fenced in
@@ -56,8 +57,6 @@ class TopicConsumer(Closing):
         InvalidInput: there is no such partition.
     """
 
-    _INSTEAD = "pass on fetch_handle(), which can be pickled and only fetches, or the URL, and open another one there"
-
     def __init__(
         self,
         url: StoreUrl,
@@ -72,10 +71,9 @@ class TopicConsumer(Closing):
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
-        self._clock = clock or SystemClock()
-        self._max_poll_interval = check_seconds(max_poll_interval, "max_poll_interval", least=POLL_FLOOR)
+        check_seconds(max_poll_interval, "max_poll_interval", least=POLL_FLOOR)
         self._topic = Topic(url, storage_options=storage_options, clock=clock, random=random)
-        self.url = self._topic.url
+        super().__init__(self._topic.url, max_poll_interval=max_poll_interval, clock=clock or SystemClock())
         assigned = range(self._topic.partitions) if partitions is None else sorted(set(partitions))
         wrong = [number for number in assigned if number not in range(self._topic.partitions)]
         if wrong or not assigned:
@@ -97,11 +95,9 @@ class TopicConsumer(Closing):
             self._settings["from_"] = self._topic.register_group(group, from_, apart_from=assigned)
         self._fetcher = TopicFetchHandle(self._topic.store, retry_timeout=retry_timeout, clock=clock)
         self._lock = RLock()
-        self._closing = Condition()
-        self._closed = False
         self._fenced: Fenced | None = None
-        # Looked up, but not handed out yet: the partitions' own cursors move when these are taken. So an interrupt in
-        # the middle of a look loses nothing.
+        # Found, but not handed out yet: the partitions' own positions move when these are taken. So an interrupt in the
+        # middle of a look loses nothing.
         self._found: deque[PartitionDescriptor] = deque()
         self._turn = 0
         self._looked_at = self._clock.monotonic()
@@ -137,52 +133,9 @@ class TopicConsumer(Closing):
             self._undo(taken)
             raise
 
-    def next_batch(self) -> PartitionBatch | None:
-        """Return the next batch, or None if there is none yet: one of each partition in turn.
-
-        After an error or an interrupt, the next call reads the same one, with the exceptions that `Consumer.next_batch`
-        names. If another thread reads on meanwhile, it gets the interrupted batch, after later ones of its partition.
-        """
-        races = 0
-        while True:
-            found, batch = self._peek()
-            if batch is None:
-                return None
-            try:
-                if self._take(found, batch):
-                    return batch
-            except BaseException:
-                self._put_back(found, batch)
-                raise
-            races = count_race(races)
-
     def fetch_handle(self) -> TopicFetchHandle:
         """Return what fetches descriptors in workers: threads, processes or other machines."""
         return self._fetcher
-
-    def batches(self, *, wait: bool | float = False) -> Arrivals[PartitionBatch]:
-        """Iterate over what follows, with `for` or `async for`.
-
-        Args:
-            wait: what to do at the end of what is there: False stops, True waits for more until the consumer is
-                closed, a number stops after so many seconds without a new batch.
-        """
-        self._check_open()
-        return Arrivals(
-            self._peek,
-            self._take,
-            self._put_back,
-            self._wait,
-            patience=wait,
-            longest=self._max_poll_interval,
-            clock=self._clock,
-        )
-
-    def __iter__(self) -> Arrivals[PartitionBatch]:
-        return self.batches()
-
-    def __aiter__(self) -> Arrivals[PartitionBatch]:
-        return self.batches()
 
     # Acknowledging
 
@@ -212,11 +165,8 @@ class TopicConsumer(Closing):
 
     def close(self) -> None:
         """Write pending acknowledgements and let go. Closing again does nothing; a fence or failure is raised once."""
-        with self._closing:
-            if self._closed:
-                return
-            self._closed = True
-            self._closing.notify_all()
+        if not self._start_closing():
+            return
         failures = self._let_go()
         # Who was told of the fence need not be told again.
         untold = [error for error in failures if self._fenced is None or not isinstance(error, Fenced)]
@@ -238,9 +188,6 @@ class TopicConsumer(Closing):
     def __len__(self) -> int:
         """How many batches were not acknowledged when the partitions were last looked at here."""
         return sum(map(len, self._consumers.values()))
-
-    def __bool__(self) -> bool:
-        return True  # an empty consumer is still a consumer
 
     def lag(self) -> TopicLag:
         """Return how far behind this consumer is, by a look at every partition's manifest."""
@@ -277,7 +224,7 @@ class TopicConsumer(Closing):
         if added:
             # Whoever has taken over meanwhile has claimed them, or will: who is fenced must not take them back.
             # guard: check the first claim before taking new partitions
-            self._consumers[0]._look(1)  # noqa: SLF001 - a look that hands nothing out
+            self._consumers[0].look(1)
             self._claim(added)
 
     def _look(self, max_batches: int) -> None:
@@ -311,8 +258,8 @@ class TopicConsumer(Closing):
         consumer = self._consumers[number]
         try:
             if after is not None:
-                return number, consumer._look_beyond(after, limit)  # noqa: SLF001
-            return number, consumer._look(limit)[1]  # noqa: SLF001 - a look that hands nothing out
+                return number, consumer.look_beyond(after, limit)
+            return number, consumer.look(limit).descriptors
         except ForebayError as error:
             # guard: keep what was found if another partition fails
             return error  # after what the others have found is kept
@@ -322,64 +269,54 @@ class TopicConsumer(Closing):
         for place in range(longest):
             self._found += [PartitionDescriptor(n, got[place]) for n, got in found if place < len(got)]
 
-    def _peek(self) -> tuple[PartitionDescriptor | None, PartitionBatch | None]:
+    def _peek(self) -> tuple[PartitionDescriptor, PartitionBatch] | None:
         for _ in range(MAX_SKIPS):
             with self._lock:
                 self._check_open()
                 if not self._found:
                     self._look(len(self._consumers))
                 if not self._found:
-                    return None, None
+                    return None
                 found = self._found[0]
             try:
                 batch = self._consumers[found.partition].fetch_descriptor(found.descriptor)
             except NotFound as error:
-                if error.bucket:
-                    raise
                 self._look_for_missing(found, error)  # guard: look again for a batch that is missing
             else:
                 return found, PartitionBatch(found.partition, batch)
-        raise Timeout(
-            f"{self.url}: {MAX_SKIPS} times in a row, retention dropped the next batch before it could be read. Read "
-            "again, and retain batches for longer than it takes to read them"
-        )
+        raise self._outpaced()
 
     def _look_for_missing(self, found: PartitionDescriptor, error: NotFound) -> None:
-        """Forget what was looked up in a partition whose next batch is not there, if a second look says why.
+        """Replace what was found in a partition whose next batch is missing by what a second look finds.
 
         Raises:
-            Fenced: another consumer took over, so the collector could sweep it.
-            Trimmed: retention dropped it, and `on_trimmed` is not `skip`.
-            NotFound: it should be there.
+            NotFound, Fenced, Trimmed: as `Consumer.look_again`.
         """
         with self._lock, self._stopping_if_fenced():
             if not self._found or self._found[0] is not found:
-                return  # another thread has seen to it
-            _place, listed = self._consumers[found.partition]._look(1)  # noqa: SLF001 - a look that hands nothing out
-            if listed and listed[0] == found.descriptor:
-                raise error
+                return  # another thread has dealt with it
+            instead = self._consumers[found.partition].look_again(found.descriptor, error).descriptors
             rest = [other for other in self._found if other.partition != found.partition]
-            self._found = deque([PartitionDescriptor(found.partition, first) for first in listed] + rest)
+            self._found = deque([PartitionDescriptor(found.partition, first) for first in instead] + rest)
 
-    def _take(self, found: PartitionDescriptor | None, _batch: PartitionBatch) -> bool:
+    def _take(self, place: PartitionDescriptor) -> bool:
         """Take what was fetched off the list, unless another thread has."""
         with self._lock:
-            if found is None or not self._found or self._found[0] is not found:
+            if not self._found or self._found[0] is not place:
                 return False
-            self._hand_out([found])
+            self._hand_out([place])
             return True
 
-    def _put_back(self, found: PartitionDescriptor | None, _batch: PartitionBatch) -> None:
-        if found is not None:
-            self._undo([found])
+    def _put_back(self, place: PartitionDescriptor) -> None:
+        self._undo([place])
 
     def _hand_out(self, taken: Sequence[PartitionDescriptor]) -> None:
-        """Take the first ones off the list, and move their partitions' cursors over them."""
+        """Take the first ones off the list, and move their partitions' positions over them."""
         sequences: dict[int, list[int]] = {}
         for number, descriptor in taken:
             sequences.setdefault(number, []).append(descriptor.sequence)
         for number, of_partition in sequences.items():
-            self._consumers[number]._hand_out_through(of_partition[0], of_partition[-1])  # noqa: SLF001
+            self._consumers[number].hand_out_through(of_partition[0], of_partition[-1])
         # Last, and in one step: after an interrupt before it, the next call hands the same ones out.
         if len(taken) == 1:
             self._found.popleft()
@@ -425,15 +362,6 @@ class TopicConsumer(Closing):
             raise
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise Closed(f"{self.url}: this consumer was closed; open a new one")
+        super()._check_open()
         if self._fenced is not None:
             raise Fenced(*self._fenced.args)
-
-    def _wait(self, seconds: float) -> bool:
-        """Wait, and return whether the consumer is still open."""
-        deadline = self._clock.monotonic() + seconds
-        with self._closing:
-            while not self._closed and self._clock.wait_until(self._closing, deadline):
-                pass
-            return not self._closed

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from forebay.buffer.base.errors import NotFound
 from forebay.buffer.manifest import Head, Queue
+from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.cli.output import format_option, write_entries, write_line
 from forebay.cli.target import Target, takes_url
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from forebay.buffer.format.model import BatchDescriptor
-
-_AT_ONCE: Final = 1000
 
 
 @click.group(
@@ -42,11 +41,8 @@ def dump(target: Target, *, first: int | None) -> None:
     """
     queue = Queue(target.one_buffer(), target.manifest_path)
     state = queue.read_existing()
-    at = max(state.first_sequence, first or 0)
-    listed = []
-    while found := queue.descriptors(at, _AT_ONCE, state=state):
-        listed += _named(found)
-        at = found[-1].sequence + 1
+    first = max(state.first_sequence, first or 0)
+    listed = [_named(batch) for batch in descriptors_between(queue, first, state.next_sequence, state=state)]
     shown: dict[str, Any] = {"url": queue.url, "version": 2 if isinstance(state, Head) else 1}
     if isinstance(state, Head):
         shown["head"] = {**_named(state), "writers": len(state.writers), "lasting_writers": state.lasting_writers}
@@ -88,10 +84,7 @@ def cat(target: Target, *, which: str, as_format: str) -> None:
 
 def _all(queue: Queue) -> Iterator[BatchDescriptor]:
     state = queue.read_existing()
-    at = state.first_sequence
-    while found := queue.descriptors(at, _AT_ONCE, state=state):
-        yield from found
-        at = found[-1].sequence + 1
+    return descriptors_between(queue, state.first_sequence, state.next_sequence, state=state)
 
 
 def _named(value: Any) -> Any:

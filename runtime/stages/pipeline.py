@@ -146,10 +146,8 @@ class Pipeline:
             batch = reading.fetcher.fetch(descriptor)
         except (Corrupt, NotFound) as error:
             if isinstance(error, NotFound):
-                if error.bucket:
-                    raise
                 # It is no dead letter if another runtime has committed it, and the collector taken it, meanwhile.
-                reading.consumer.check_missing(descriptor)
+                reading.consumer.check_missing(descriptor, error)
             self._bury(reading, descriptor, None, _describe(error))
             return
         try:

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from forebay.buffer.base.errors import Closed, Corrupt, Fenced, InvalidInput, NotFound, Unavailable
-from forebay.buffer.consumer import DEQUEUE_EVERY, Consumer, Lag
+from forebay.buffer.consumer import Collect, Consumer, Lag
 from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.format.model import BatchDescriptor, Metadata, NewBatch
 from forebay.buffer.manifest import Manifest, Queue
 from forebay.buffer.producer import Producer
+from forebay.buffer.read.acks import ACKS_PER_WRITE
 from forebay.buffer.store.folder import FolderStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.gc import CollectionReport, Collector
@@ -107,8 +108,8 @@ def test_reading_goes_on_after_the_last_ack(inner: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.OVERLOADED])
-def test_failed_fetch_leaves_the_cursor_where_it_was(inner: MemoryStore, fault: Fault) -> None:
-    """Ref 002: next_batch cursor unmoved on failure, moved on success."""
+def test_failed_fetch_leaves_the_position_where_it_was(inner: MemoryStore, fault: Fault) -> None:
+    """Ref 002: next_batch position unmoved on failure, moved on success."""
     append_many(inner, 2)
     # get 0 and 1 are the claim's read and the first look at the manifest; get 2 is the batch.
     consumer = Consumer(FaultyStore(inner, {1: fault}, only={"get"}), retry_timeout=0)
@@ -183,7 +184,7 @@ def test_descriptor_is_handed_out_once_by_one_consumer_and_again_by_the_next(inn
     assert sequences(Consumer(inner).next_descriptors(3)) == [1, 2]
 
 
-def test_next_batch_and_next_descriptors_share_one_cursor(inner: MemoryStore) -> None:
+def test_next_batch_and_next_descriptors_share_one_position(inner: MemoryStore) -> None:
     append_many(inner, 4)
     consumer = Consumer(inner)
     assert sequences(consumer.next_descriptors(2)) == [0, 1]
@@ -254,31 +255,31 @@ def test_first_ack_is_the_first_sequence_handed_out_and_the_next_follow_in_order
 
 def test_acks_write_the_manifest_once_in_a_hundred(inner: MemoryStore) -> None:
     """Ref 002: dequeues batched."""
-    append_many(inner, 2 * DEQUEUE_EVERY + 50)
+    append_many(inner, 2 * ACKS_PER_WRITE + 50)
     consumer = Consumer(inner)
     consumer.next_descriptors(10**6)
-    for sequence in range(DEQUEUE_EVERY - 1):
+    for sequence in range(ACKS_PER_WRITE - 1):
         consumer.ack(sequence)
     assert waiting(inner)[0] == 0
-    consumer.ack(DEQUEUE_EVERY - 1)
-    assert waiting(inner)[0] == DEQUEUE_EVERY
-    for sequence in range(DEQUEUE_EVERY, 2 * DEQUEUE_EVERY + 10):
+    consumer.ack(ACKS_PER_WRITE - 1)
+    assert waiting(inner)[0] == ACKS_PER_WRITE
+    for sequence in range(ACKS_PER_WRITE, 2 * ACKS_PER_WRITE + 10):
         consumer.ack(sequence)
-    assert waiting(inner)[0] == 2 * DEQUEUE_EVERY
+    assert waiting(inner)[0] == 2 * ACKS_PER_WRITE
 
 
 def test_ack_whose_write_failed_can_be_repeated(inner: MemoryStore) -> None:
-    append_many(inner, DEQUEUE_EVERY)
+    append_many(inner, ACKS_PER_WRITE)
     store = FaultyStore(inner)
     consumer = Consumer(store, clock=ManualClock())
     consumer.next_descriptors(10**6)
-    for sequence in range(DEQUEUE_EVERY - 1):
+    for sequence in range(ACKS_PER_WRITE - 1):
         consumer.ack(sequence)
     store._choose = lambda _number: Fault.FAIL
     with pytest.raises(Unavailable):
-        consumer.ack(DEQUEUE_EVERY - 1)
+        consumer.ack(ACKS_PER_WRITE - 1)
     store._choose = lambda _number: None
-    consumer.ack(DEQUEUE_EVERY - 1)
+    consumer.ack(ACKS_PER_WRITE - 1)
     assert waiting(inner) == []
 
 
@@ -615,20 +616,23 @@ def test_collector_of_a_consumer_has_the_interval_and_the_grace_that_were_asked_
 
     monkeypatch.setattr(Collector, "__init__", told)
     monkeypatch.setattr(Collector, "start", started)
-    with Consumer(inner, collect=True, collect_interval=7.0, collect_grace=3.0):
+    with Consumer(inner, collect=Collect(interval=7.0, grace=3.0)):
         pass
     with Consumer(inner, collect=True):
         pass
     assert seen == [3.0, 7.0, 600.0, 300.0]
 
 
-@pytest.mark.parametrize("settings", [{"collect_interval": 0}, {"collect_grace": -1}])
-def test_collector_settings_that_cannot_be_are_refused_before_the_claim(
-    inner: MemoryStore, settings: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("settings", [{"interval": 0}, {"grace": -1}, {"interval": math.nan}, {"grace": math.inf}])
+def test_collector_settings_that_cannot_be_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(settings))):
+        Collect(**settings)
+
+
+def test_collect_that_is_neither_a_yes_nor_settings_is_refused_before_the_claim(inner: MemoryStore) -> None:
     with Consumer(inner) as consumer:
-        with pytest.raises(InvalidInput, match=next(iter(settings))):
-            Consumer(inner, collect=True, **settings)
+        with pytest.raises(InvalidInput, match="Collect"):
+            Consumer(inner, collect=60)  # type: ignore[arg-type]
         consumer.next_batch()  # it was not fenced
 
 
@@ -674,7 +678,7 @@ def test_async_reader_sees_the_same_batches(inner: MemoryStore) -> None:
 
 
 def test_cancelled_async_read_leaves_the_batch_to_the_next(inner: MemoryStore) -> None:
-    """Ref 002: next_batch cursor unmoved when cancelled."""
+    """Ref 002: next_batch position unmoved when cancelled."""
     append_many(inner, 2)
     store = FaultyStore(inner, {1: Fault.STALL}, only={"get"})
     consumer = Consumer(store)

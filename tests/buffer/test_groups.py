@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forebay.buffer.base.errors import Corrupt, Fenced, InvalidInput, NotFound, Trimmed, Unsupported
-from forebay.buffer.consumer import DEQUEUE_EVERY, Consumer
+from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, NewBatch
@@ -17,6 +17,7 @@ from forebay.buffer.groups import Cursor, Groups, GroupState, cursor_key
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.manifest.head import KEPT_ENTRIES
+from forebay.buffer.read.acks import ACKS_PER_WRITE
 from forebay.buffer.store.base import InDoubt, StoredObject
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
@@ -102,16 +103,15 @@ def test_next_consumer_of_a_group_starts_after_its_frontier(store: MemoryStore) 
 
 
 def test_acking_never_writes_the_manifest(store: MemoryStore) -> None:
-    append(store, 2 * DEQUEUE_EVERY)
-    consumer = Consumer(store, group="etl")
-    before = store.get("manifest").version
+    append(store, 2 * ACKS_PER_WRITE)
     counting = FaultyStore(store)
-    consumer._queue.store = consumer._queue._register.store = counting
-    consumer._side._register.store = counting  # type: ignore[attr-defined]  # the group's cursor
+    consumer = Consumer(counting, group="etl")
+    before = store.get("manifest").version
+    counting.calls.clear()
     assert len(read(consumer)) == 210
     assert counting.calls == {"get_if_changed": 2}, "a look is the head and the cursor"
     counting.calls.clear()
-    for sequence in range(DEQUEUE_EVERY):
+    for sequence in range(ACKS_PER_WRITE):
         consumer.ack(sequence)
     assert counting.calls == {"replace": 1}, "and an ack the cursor alone"
     consumer.ack_through(150)
@@ -415,7 +415,7 @@ def test_group_deleted_and_made_again_is_another_one(store: MemoryStore) -> None
     # The collector takes cursors of lives that are over; then the old consumer's ack is refused.
     store.delete([cursor_key("etl", first_life)])
     with pytest.raises(Fenced):
-        old._side.ack(old._claim, 5)
+        old.ack_through(5)
     assert [info.key for info in store.list("cursors/")] == [cursor_key("etl", head_of(store).groups["etl"].generation)]
 
 

@@ -32,6 +32,7 @@ from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.holds import HeldRange, hold, hold_uploads, keep_hold
 from forebay.buffer.manifest import BelowFloor, Head, Manifest, Queue
 from forebay.buffer.manifest.head import KEPT_ENTRIES, Hold
+from forebay.buffer.read.descriptors import PIECE
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
 
@@ -141,17 +142,17 @@ def test_batches_appended_while_a_hold_is_taken_are_in_its_plan(store: MemorySto
         assert sequences(held) == list(range(15))
 
 
-def test_plan_is_read_in_pieces(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.buffer.holds._PIECE", 70)
-    append(store, 5 * KEPT_ENTRIES)
-    append(store, 5 * KEPT_ENTRIES)
+def test_plan_is_read_in_pieces(store: MemoryStore) -> None:
+    append(store, 2 * PIECE)
+    append(store, 2 * PIECE)
+    append(store, 1)
     counting = FaultyStore(store)
     with hold(counting) as held:
         plan = held.descriptors()
         before = counting.calls["get"]
         assert next(plan).sequence == 0
         assert counting.calls["get"] == before + 1, "one segment, and not the rest"
-        assert [batch.sequence for batch in plan] == list(range(1, 10 + 10 * KEPT_ENTRIES))
+        assert [batch.sequence for batch in plan] == list(range(1, 10 + 4 * PIECE + 1))
 
 
 def moment(seconds: float) -> datetime:

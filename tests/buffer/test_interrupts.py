@@ -14,17 +14,20 @@ import pytest
 
 from forebay.buffer.base import metrics
 from forebay.buffer.base.errors import InvalidInput
-from forebay.buffer.base.waiting import Arrivals
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Queue
+from forebay.buffer.read.iteration import BaseConsumer
+from forebay.buffer.read.position import ReadPosition
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, TopicConsumer, create_topic
 
-FILES = {module.next_batch.__code__.co_filename for module in (Consumer, TopicConsumer)} | {
-    Arrivals.__next__.__code__.co_filename
+FILES = {
+    method.__code__.co_filename
+    for method in (BaseConsumer.next_batch, Consumer.look, TopicConsumer.next_descriptors, ReadPosition.hand_out)
 }
+"""The modules of the read path."""
 BATCHES = 4
 """In all partitions together."""
 CHECKING = {"RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD"}
@@ -171,13 +174,13 @@ def test_interrupt_at_any_instruction_skips_no_batch(
 
 
 def test_nothing_is_acknowledged_past_a_batch_that_was_lost_while_another_thread_read_on(inner: MemoryStore) -> None:
-    """The one case in which the cursor cannot be moved back."""
+    """The one case in which the position cannot be moved back."""
     append(inner, 4)
     consumer = Consumer(inner)
     other: list[Any] = []
 
     class Metric:
-        """Stands for the moment after the cursor has moved."""
+        """Stands for the moment after the position has moved."""
 
         def add(self, *_: object) -> None:
             if not other:

@@ -33,7 +33,7 @@ from forebay.buffer.base import names
 from forebay.buffer.base.errors import Corrupt, Fenced, ForebayError, Trimmed, Unknown, Unsupported
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.model import Facts, NewBatch
-from forebay.buffer.groups import GroupReader, Groups, cursor_key
+from forebay.buffer.groups import Groups, cursor_key
 from forebay.buffer.holds import HeldRange, HeldUploads, hold, hold_uploads
 from forebay.buffer.manifest import BelowFloor, Queue, head
 from forebay.buffer.manifest.register import Limits
@@ -232,7 +232,7 @@ class BufferMachine(RuleBasedStateMachine):
         if isinstance(opened, Consumer):
             reader.consumer = opened
             self.seen["claims of a group" if reader.group else "claims of the unnamed"] += 1
-            reader.generation = opened._side._group.generation if isinstance(opened._side, GroupReader) else ""
+            reader.generation = "" if reader.group is None else opened.reader.generation
             made = opened._claim.claim_id in self.store.claims or (
                 reader.group is None and opened.epoch in self.store.epochs
             )

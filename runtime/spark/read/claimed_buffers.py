@@ -9,6 +9,7 @@ from forebay.buffer.base import metrics
 from forebay.buffer.base.errors import Corrupt, ForebayError, InvalidInput, Trimmed, Unavailable, Unknown
 from forebay.buffer.format.model import Reader
 from forebay.buffer.groups import GroupReader
+from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import check_place, in_parallel
 from forebay.runtime.spark.read.offsets import Position
@@ -17,14 +18,12 @@ from forebay.runtime.spark.read.plan import SourceBuffer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from forebay.buffer.consumer import ReadSide
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.manifest import Queue, State
+    from forebay.buffer.read.side import ReadSide
     from forebay.runtime.spark.read.offsets import Offset
 
 _log = logging.getLogger("forebay.spark")
-
-_PIECE = 1000
 
 
 class ClaimedBuffer:
@@ -99,12 +98,7 @@ class ClaimedBuffer:
     def batches(self, first: int, end: int) -> Iterator[BatchDescriptor]:
         """Yield batches of the manifest as last seen, read piece by piece."""
         self._check_end(end)
-        while first < end:
-            found = self._queue.descriptors(first, min(_PIECE, end - first), state=self._state)
-            if not found:
-                raise Corrupt(f"{self._url} lists batch {first} no more: somebody deleted or replaced its manifest")
-            yield from found
-            first += len(found)
+        return descriptors_between(self._queue, first, end, state=self._state)
 
     def acknowledge(self, position: Position) -> None:
         """Record that all in front of a position is durable where it went. What is recorded already costs nothing.

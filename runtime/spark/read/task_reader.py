@@ -14,6 +14,7 @@ from forebay.buffer.base.errors import Corrupt, NotFound, Trimmed
 from forebay.buffer.holds import keep_hold
 from forebay.buffer.manifest import Queue
 from forebay.buffer.read.fetch import FetchHandle
+from forebay.buffer.read.missing import check_still_listed
 from forebay.runtime.spark.read.plan import size_of, stored_size_of
 
 if TYPE_CHECKING:
@@ -132,15 +133,7 @@ def _wait_for(coming: Future[Batch], descriptor: BatchDescriptor, source: Source
     try:
         return coming.result()
     except NotFound as error:
-        if error.bucket:
-            raise
-        if held is not None:
+        if held is not None and not error.bucket:
             held.renew()  # an expired hold says more than what came of it
-        first = Queue(source.store, source.manifest_path, role="spark").read().first_sequence
-        if descriptor.sequence < first:
-            raise Trimmed(
-                f"{source.store.url}: batch {descriptor.sequence} was trimmed before it could be read; the first one "
-                f"left is {first}",
-                first=first,
-            ) from None
+        check_still_listed(descriptor, error, Queue(source.store, source.manifest_path, role="spark"))
         raise

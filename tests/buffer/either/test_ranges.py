@@ -15,6 +15,7 @@ from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.manifest import Queue
+from forebay.buffer.read.descriptors import PIECE
 from forebay.buffer.read.fetch import Batch
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
@@ -72,11 +73,10 @@ def test_range_by_time_holds_every_batch_with_an_entry_in_it(inner: MemoryStore,
         assert values(read_range(inner, moment(3).isoformat(), 4)) == [3, 4]
 
 
-def test_range_goes_through_segments_in_order(inner: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.buffer.either.ranges._PIECE", 50)
+def test_range_goes_through_segments_in_order(inner: MemoryStore) -> None:
     for _ in range(6):
-        append(inner, 70)
-    assert values(read_range(inner, 5, 400)) == list(range(5, 401))
+        append(inner, PIECE // 4)
+    assert values(read_range(inner, 5, PIECE + 100)) == list(range(5, PIECE + 101))
 
 
 def test_range_is_fixed_by_the_call(inner: MemoryStore) -> None:

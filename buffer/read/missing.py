@@ -1,0 +1,58 @@
+"""Why is this batch missing? The manifest listed it, and fetching its object raised `NotFound`.
+
+- The bucket is missing (`NotFound.bucket`).
+- Another consumer took over and acknowledged it, so that the collector could delete it: `Fenced`.
+- Retention dropped it: `Trimmed`, or the reader skips it.
+- Somebody deleted it who should not have: `NotFound`.
+
+Only a second look at the manifest tells. A consumer looks by its claim (`look_again`, and `Consumer.check_missing` for
+batches that it has handed out already), all other readers by the first sequence left (`check_still_listed`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forebay.buffer.base.errors import Trimmed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forebay.buffer.base.errors import NotFound
+    from forebay.buffer.format.model import BatchDescriptor
+    from forebay.buffer.manifest import Queue
+    from forebay.buffer.read.position import Found
+
+
+def look_again(missing: BatchDescriptor, error: NotFound, look: Callable[[], Found]) -> Found:
+    """Return what a consumer's second look finds in place of its next batch, whose object is missing.
+
+    Raises:
+        NotFound: `error`, as the batch should be there, or the bucket is missing.
+        Fenced: another consumer took over.
+        Trimmed: retention dropped the batch, and the consumer does not skip.
+    """
+    if error.bucket:
+        raise error
+    found = look()
+    if found.descriptors and found.descriptors[0] == missing:
+        raise error
+    return found
+
+
+def check_still_listed(missing: BatchDescriptor, error: NotFound, queue: Queue) -> None:
+    """Return if a batch whose object a reader without a claim did not find should be there.
+
+    Raises:
+        NotFound: `error`, as the bucket is missing.
+        Trimmed: retention dropped the batch.
+    """
+    if error.bucket:
+        raise error
+    first = queue.read().first_sequence
+    if missing.sequence < first:
+        raise Trimmed(
+            f"{queue.store.url}: batch {missing.sequence} was trimmed before it could be read; the first one left is "
+            f"{first}",
+            first=first,
+        ) from None
