@@ -1,4 +1,4 @@
-"""What a task does: fetch and decode ahead of Spark's pull, within a bound of memory, and yield rows."""
+"""What a reading task does: fetch and decode batches ahead of Spark, within a memory limit, and yield their rows."""
 
 from __future__ import annotations
 
@@ -32,24 +32,26 @@ if TYPE_CHECKING:
 _log = logging.getLogger("forebay.spark")
 
 _THREADS = 4
-_AHEAD_OBJECTS = 4 * _THREADS
-"""And so many objects that are not decoded yet, however small."""
-_AHEAD_BYTES = 64 << 20
-"""A task holds so much at most, batches as they are decoded and objects behind them as they are stored; or two batches
-and their objects, where those are larger. What is there earlier than needed has left the processor's caches by the time
-that Spark gets to it: twice as much ahead took up to a tenth more processor time (rfcs/0008)."""
+"""Maximum number of objects that a task fetches at once."""
 _DECODED = 2
+"""Maximum number of decoded batches: the one that Spark reads, and the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReader:
-    """How a task reads its pieces. Pickles: tasks get it with their reader."""
+    """Reads the pieces of a task. It can be pickled: Spark sends it to the tasks with the reader."""
 
     rows: Rows
     skip_corrupt: bool
-    """Go on without batches that are damaged, or missing though the manifest lists them, and count them."""
+    """Skip and count batches that are damaged, or that are missing although the manifest lists them."""
     skip_trimmed: bool = False
-    """Go on without batches that were trimmed before they could be read, and count them."""
+    """Skip and count batches that were trimmed before they could be read."""
+    ahead_bytes: int = 64 << 20
+    """Maximum memory of a task: decoded batches, and the stored bytes of objects that are fetched but not decoded. Two
+    batches and their objects may exceed it. With twice as much, a batch has left the processor's caches by the time
+    that Spark reads it, which took up to a tenth more processor time (rfcs/0008)."""
+    ahead_objects: int = 4 * _THREADS
+    """Maximum number of fetched but undecoded objects, regardless of size."""
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task's pieces, in order, keeping the job's holds meanwhile.
@@ -73,7 +75,7 @@ class TaskReader:
 
     def _read_piece(self, piece: Piece, held: KeptHold | None) -> Iterator[pa.RecordBatch]:
         skipped = 0
-        for descriptor, coming in _fetch_ahead(piece):
+        for descriptor, coming in self._fetch_ahead(piece):
             if held is not None:
                 held.check()
             try:
@@ -95,38 +97,41 @@ class TaskReader:
             return self.skip_trimmed
         return self.skip_corrupt and not (isinstance(error, NotFound) and error.bucket)
 
+    def _fetch_ahead(self, piece: Piece) -> Iterator[tuple[BatchDescriptor, Future[Batch]]]:
+        """Yield the batches in order. Those that follow are fetched meanwhile, as many as the limits allow."""
+        fetcher = FetchHandle(piece.source.store)
+        waiting = deque(piece.batches)
+        reading: deque[tuple[BatchDescriptor, Future[bytes | memoryview]]] = deque()
+        decoding: deque[tuple[BatchDescriptor, Future[Batch]]] = deque()
+        held = 0
+        readers = ThreadPoolExecutor(min(_THREADS, len(waiting)), thread_name_prefix="forebay-spark-read")
+        decoder = ThreadPoolExecutor(1, thread_name_prefix="forebay-spark-decode")
 
-def _fetch_ahead(piece: Piece) -> Iterator[tuple[BatchDescriptor, Future[Batch]]]:
-    """Yield the batches in order, while as many behind each as the memory allows are on their way."""
-    fetcher = FetchHandle(piece.source.store)
-    waiting = deque(piece.batches)
-    reading: deque[tuple[BatchDescriptor, Future[bytes | memoryview]]] = deque()
-    decoding: deque[tuple[BatchDescriptor, Future[Batch]]] = deque()
-    held = 0
-    readers = ThreadPoolExecutor(min(_THREADS, len(waiting)), thread_name_prefix="forebay-spark-read")
-    decoder = ThreadPoolExecutor(1, thread_name_prefix="forebay-spark-decode")
+        def decode(descriptor: BatchDescriptor, data: Future[bytes | memoryview]) -> Batch:
+            return fetcher.decode(descriptor, data.result())
 
-    def decode(descriptor: BatchDescriptor, data: Future[bytes | memoryview]) -> Batch:
-        return fetcher.decode(descriptor, data.result())
-
-    try:
-        while waiting or reading or decoding:
-            while reading and len(decoding) < _DECODED:
-                descriptor, data = reading.popleft()
-                decoding.append((descriptor, decoder.submit(decode, descriptor, data)))
-                held += size_of(descriptor) - stored_size_of(descriptor)
-            # guard: bound the number of objects read ahead
-            fits = waiting and len(reading) < _AHEAD_OBJECTS and held + stored_size_of(waiting[0]) <= _AHEAD_BYTES
-            if fits or (waiting and not reading):
-                descriptor = waiting.popleft()
-                reading.append((descriptor, readers.submit(fetcher.fetch_raw, descriptor)))
-                held += stored_size_of(descriptor)
-                continue
-            yield decoding[0]
-            held -= size_of(decoding.popleft()[0])
-    finally:
-        for pool in (readers, decoder):  # in this order: what is not read ends what waits for it
-            pool.shutdown(cancel_futures=True)
+        try:
+            while waiting or reading or decoding:
+                while reading and len(decoding) < _DECODED:
+                    descriptor, data = reading.popleft()
+                    decoding.append((descriptor, decoder.submit(decode, descriptor, data)))
+                    held += size_of(descriptor) - stored_size_of(descriptor)
+                # guard: bound the number of objects read ahead
+                fits = (
+                    waiting
+                    and len(reading) < self.ahead_objects
+                    and held + stored_size_of(waiting[0]) <= self.ahead_bytes
+                )
+                if fits or (waiting and not reading):
+                    descriptor = waiting.popleft()
+                    reading.append((descriptor, readers.submit(fetcher.fetch_raw, descriptor)))
+                    held += stored_size_of(descriptor)
+                    continue
+                yield decoding[0]
+                held -= size_of(decoding.popleft()[0])
+        finally:
+            for pool in (readers, decoder):  # in this order: what is not read ends what waits for it
+                pool.shutdown(cancel_futures=True)
 
 
 def _wait_for(coming: Future[Batch], descriptor: BatchDescriptor, source: SourceBuffer, held: KeptHold | None) -> Batch:

@@ -157,14 +157,14 @@ class Query:
     STEPS = ("latestOffset", "offsets", "commit", "partitions", "read", "sink", "commits")
 
     def __init__(self, make_reader: Callable[[], StreamReader]) -> None:
-        self._make_reader = make_reader
+        self.make_reader = make_reader
         self.offsets: list[dict[str, Any]] = []
         self.commits = 0
         self.sink: dict[int, list[bytes]] = {}
         self.reader = make_reader()
 
     def restart(self) -> None:
-        self.reader = self._make_reader()
+        self.reader = self.make_reader()
 
     def run_batch(self, *, die_before: str = "", limit: ReadLimit | None = None) -> bool:
         """Run one micro-batch, or repeat the one that was planned last; return whether there was anything to do."""

@@ -62,9 +62,6 @@ def main(folder: str) -> None:
 def run(master: str, buffer: str) -> None:
     spark = (
         SparkSession.builder.master(master)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "512m")
         .config("spark.executor.memory", "512m")
         .config("spark.speculation", "true")

@@ -137,7 +137,7 @@ def test_batches_trimmed_unread_fail_the_stream_or_are_skipped_as_asked(
     trim(store, 4)
     with pytest.raises(Trimmed, match=r"2 batches from 2 on were removed.*failOnDataLoss=false"):
         query.run_batch()
-    query._make_reader = lambda: stream_reader(store, failOnDataLoss="false")
+    query.make_reader = lambda: stream_reader(store, failOnDataLoss="false")
     query.restart()
     with caplog.at_level(logging.WARNING, "forebay.spark"):
         assert query.run() == [b"0", b"1", b"4", b"5"]

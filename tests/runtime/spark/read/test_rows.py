@@ -80,7 +80,7 @@ def test_column_that_is_not_there_is_refused_with_those_that_are(store: MemorySt
             batch_reader(store, schema)
 
 
-def test_slices_are_bounded_in_rows_and_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_are_bounded_in_rows_and_in_bytes() -> None:
     store = new_store()
     fill(store, [b"x"] * 25_000, [b"y" * 1000] * 10_000, [b"z" * (5 << 20)] * 3)
     reader = batch_reader(store, columns("value"), minPartitions=1)
@@ -103,10 +103,9 @@ def test_metadata_counts_in_the_size_of_a_slice() -> None:
 
 
 @pytest.mark.parametrize("starts", [(), (0,), (3,), (0, 5), (0, 4, 5, 11)])
-def test_slices_together_are_the_rows_of_the_batch(starts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_together_are_the_rows_of_the_batch(starts: tuple[int, ...]) -> None:
     metadata = tuple(Metadata(start, 1000 * start, b"from %d" % start) for start in starts)
     decoded = decode_batch(encode_batch([b"%d" % number for number in range(12)]))
     batch = Batch(BatchDescriptor(7, "data/x.batch", metadata), decoded, 1)
-    monkeypatch.setattr("forebay.runtime.spark.read.rows._MOST_ROWS", 5)
-    found = [row for made in Rows(ALL, TimeRange()).slices(batch, 0) for row in made.to_pylist()]
+    found = [row for made in Rows(ALL, TimeRange(), max_rows=5).slices(batch, 0) for row in made.to_pylist()]
     assert found == batch.records().to_pylist()

@@ -71,7 +71,7 @@ def test_process_that_dies_at_any_step_repeats_exactly_what_was_planned(
     was_planned = len(query.offsets) > batch
     assert frontier_of(store) <= 2 * query.commits
     fill(store, *entries(6, 9))
-    query._make_reader = lambda: stream_reader(store)
+    query.make_reader = lambda: stream_reader(store)
     query.restart()
     query.run_batch()
     assert frontier_of(store) <= 2 * query.commits

@@ -27,7 +27,7 @@ from forebay.buffer.producer import Producer
 from forebay.buffer.topic import Topic
 from forebay.testing.servers import SeaweedServer
 
-PATIENCE = 300
+PATIENCE = 600
 """Seconds: a bound for what would hang, not a promise."""
 
 

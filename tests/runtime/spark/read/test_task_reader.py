@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Any
 
 import pytest
 from msgspec.structs import replace as change
@@ -25,11 +23,14 @@ from read_job import (
 )
 
 from forebay.buffer.base.errors import Corrupt, Fenced, NotFound, Trimmed
-from forebay.buffer.format.batch import decode_batch
+from forebay.buffer.format.model import BatchDescriptor
 from forebay.buffer.manifest import Queue
+from forebay.buffer.read.fetch import Batch, FetchHandle
 from forebay.buffer.store import StoredObject
 from forebay.buffer.store.memory import MemoryStore
 from forebay.runtime.spark.read.plan import SourceBuffer, stored_size_of
+from forebay.runtime.spark.read.rows import Rows, TimeRange
+from forebay.runtime.spark.read.task_reader import TaskReader
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def test_missing_bucket_is_never_skipped(store: MemoryStore, monkeypatch: pytest
     def gone(*_args: object) -> None:
         raise NotFound("no bucket", bucket=True)
 
-    monkeypatch.setattr("forebay.buffer.read.fetch.FetchHandle.fetch_raw", gone)
+    monkeypatch.setattr(MemoryStore, "get", gone)
     with pytest.raises(NotFound, match="no bucket"):
         rows_of(reader, tasks)
 
@@ -145,46 +146,62 @@ def test_task_reads_again_what_arrives_falsified_once(
 def test_task_fetches_ahead_within_its_bounds(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, room: int, objects: int, ahead: int
 ) -> None:
-    asked: list[int] = []
-
-    class Watched(ThreadPoolExecutor):
-        def submit(self, act: Any, descriptor: Any, *rest: Any) -> Any:  # type: ignore[override] # what is called here
-            if not rest:
-                asked.append(descriptor.sequence)
-            return super().submit(act, descriptor, *rest)
-
+    """Two decoded batches, and as many objects behind them as there is room for."""
     fill(store, *([b"x" * 1000] for _ in range(20)))
-    reader = batch_reader(store, columns("value"), startingSequence=10, minPartitions=1)
-    (task,) = reader.partitions()
+    (task,) = batch_reader(store, startingSequence=10, minPartitions=1).partitions()
     stored = stored_size_of(task.pieces[0].batches[0])
-    monkeypatch.setattr("forebay.runtime.spark.read.task_reader.ThreadPoolExecutor", Watched)
-    monkeypatch.setattr("forebay.runtime.spark.read.task_reader._AHEAD_BYTES", 2 * 1004 + room * stored)
-    monkeypatch.setattr("forebay.runtime.spark.read.task_reader._AHEAD_OBJECTS", objects)
+    reader = TaskReader(
+        Rows(columns("value"), TimeRange()),
+        skip_corrupt=False,
+        ahead_bytes=2 * 1004 + room * stored,
+        ahead_objects=objects,
+    )
+    pulls = 0
+    changed = threading.Condition()
+    fetched: list[int] = []
+    too_early: list[int] = []
+    get = MemoryStore.get
+
+    def watch(self: MemoryStore, key: str) -> StoredObject:
+        if key.startswith("data/"):
+            number = int(key.removeprefix("data/").removesuffix(".batch")) - 10
+            with changed:
+                fetched.append(number)
+                if number > pulls + ahead:
+                    too_early.append(number)
+                changed.notify_all()
+        return get(self, key)
+
+    monkeypatch.setattr(MemoryStore, "get", watch)
     pulled = reader.read(task)
-    for first in range(10, 15):
+    for pulls in range(1, 21):
         next(pulled)
-        assert asked == list(range(10, first + 2 + ahead)), "two decoded, and what there is room for"
-    assert len(list(pulled)) == 15
-    assert asked == list(range(10, 30))
+        expected = min(20, pulls + 1 + ahead)
+        with changed:
+            assert changed.wait_for(lambda expected=expected: len(fetched) >= expected, timeout=600)
+    assert not list(pulled)
+    assert sorted(fetched) == list(range(20))
+    assert not too_early
 
 
 def test_task_decodes_one_batch_ahead_of_what_spark_pulls(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded: SimpleQueue[str] = SimpleQueue()
+    decoded: SimpleQueue[int] = SimpleQueue()
+    decode = FetchHandle.decode
 
-    def watched(data: Any, *, location: str, max_raw_bytes: int) -> Any:
-        decoded.put(location)
-        return decode_batch(data, location=location, max_raw_bytes=max_raw_bytes)
+    def watch(self: FetchHandle, descriptor: BatchDescriptor, data: bytes | memoryview) -> Batch:
+        decoded.put(descriptor.sequence)
+        return decode(self, descriptor, data)
 
-    monkeypatch.setattr("forebay.buffer.read.fetch.decode_batch", watched)
+    monkeypatch.setattr(FetchHandle, "decode", watch)
     reader = batch_reader(store, columns("value"), minPartitions=1)
     (task,) = reader.partitions()
     pulled = reader.read(task)
     for number in range(10):
         next(pulled)
         if number == 0:
-            assert decoded.get(timeout=30) == f"{store.url}/data/0.batch"
+            assert decoded.get(timeout=600) == 0
         if number < 9:
-            assert decoded.get(timeout=30) == f"{store.url}/data/{number + 1}.batch", "while Spark has the one before"
+            assert decoded.get(timeout=600) == number + 1, "while Spark has the one before"
         assert decoded.empty(), "and no more than that"
     assert not list(pulled)
 

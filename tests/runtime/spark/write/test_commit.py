@@ -14,6 +14,7 @@ from forebay.buffer.base import names
 from forebay.buffer.base.errors import Corrupt, Fenced, ForebayError, InvalidInput, Unavailable, Unknown
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.envelope import unpack
 from forebay.buffer.manifest.head import KEPT_LASTING
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.base import InDoubt
@@ -321,8 +322,7 @@ def test_replay_of_a_swept_epoch_may_lie_in_other_partitions() -> None:
 def test_epoch_of_a_topic_that_was_swept_after_half_of_it_was_listed_is_an_error_that_says_so() -> None:
     store = new_store(partitions=3)
     die_after_recording(store, 3)
-    record = EpochCommitter(job_on(store, 3), "etl")._register.read().value
-    assert record is not None
+    record = unpack(store.get("streams/etl").data, EpochRecord, "streams/etl")
     queue = job_on(store, 3).open_queue(0, "spark.etl")
     queue.resume()
     queue.append([batch for number, batch in record.batches if number == 0], number=1)
