@@ -1,4 +1,4 @@
-"""The read side of a stream: a claim on every buffer of it, made where Spark plans and nowhere else (rfcs/0008)."""
+"""The buffers that a stream reads, each claimed for its group, in the process where Spark plans (rfcs/0008)."""
 
 from __future__ import annotations
 

@@ -23,18 +23,18 @@ _WORTH_A_TASK = 32 << 20
 """A task costs Spark about a tenth of a second, in which this much could be read."""
 _TASKS_PER_CORE = 2
 _UNKNOWN_BYTES = 16 << 20
-"""What a batch of version 1 is taken for, whose manifest knows no sizes."""
+"""Assumed size of a batch of version 1, whose manifest has no sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceBuffer:
-    """One buffer of what is read: a buffer on its own, or a topic's partition. Pickles, its credentials sealed."""
+    """A buffer that a job reads, which may be a topic's partition. It can be pickled; credentials are sealed."""
 
     store: ObjectStore
     partition: int
     manifest_path: str
     hold: Ticket | None = None
-    """What keeps the batches while the job runs; None where nothing does, or something else."""
+    """The hold that keeps the batches while the job runs. None if the job has no hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ class Sizing:
     """How much a task gets."""
 
     max_partition_bytes: int
-    """At most so many bytes of entries before compression; one batch at least."""
+    """Maximum bytes of entries in a task, before compression. A task has at least one batch."""
     min_partitions: int | None
-    """At least so many tasks, if there are as many batches. None is two per core, none of them tiny."""
+    """Minimum number of tasks, if there are enough batches. None is two per core, but no tiny ones."""
 
     @classmethod
     def of(cls, options: Options) -> Sizing:

@@ -1,7 +1,7 @@
-"""What the driver does at the end of a writing job: list what the tasks have stored (rfcs/0008).
+"""How the driver commits a writing job: it appends the batches that the tasks stored to the manifests (rfcs/0008).
 
-One append for each buffer concerned. A batch job's is made once. A stream's epoch is recorded first, so that a replay
-appends the same objects, wherever they are not listed yet, and nothing else.
+Each buffer gets one append. A batch job appends once. A stream records each epoch before it appends it, so that a replay
+appends the same batches, and only where they are missing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def commit_job(job: WriteJob, batches: Sequence[tuple[int, NewBatch]]) -> None:
 
 
 class EpochCommitter:
-    """The epochs of one lasting stream writer: each is listed once, however often Spark asks for it."""
+    """Commits the epochs of one lasting stream writer, each exactly once, however often Spark repeats it."""
 
     def __init__(self, job: WriteJob, writer_id: str) -> None:
         self._job = job
