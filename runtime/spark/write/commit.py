@@ -1,6 +1,6 @@
 """How the driver commits a writing job: it appends the batches that the tasks stored to the manifests (rfcs/0008).
 
-Each buffer gets one append. A batch job appends once. A stream records each epoch before it appends it, so that a replay
+Each buffer gets one append. A batch job appends once. A stream records each epoch before it appends it. So a replay
 appends the same batches, and only where they are missing.
 """
 
