@@ -19,7 +19,7 @@ from forebay.buffer.format.model import Reader
 from forebay.buffer.manifest import Claim, Head, Queue
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.manifest.head import trimmed
-from forebay.buffer.manifest.register import DEFAULT_LIMITS, Limits, Register, Snapshot
+from forebay.buffer.manifest.register import Register, Snapshot
 from forebay.buffer.manifest.state import CURSORS
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 
@@ -67,13 +67,7 @@ def parse_cursor_key(key: str) -> tuple[str, str] | None:
 
 
 def open_cursor(
-    store: ObjectStore,
-    name: str,
-    generation: str,
-    *,
-    limits: Limits = DEFAULT_LIMITS,
-    clock: Clock | None = None,
-    random: Random | None = None,
+    store: ObjectStore, name: str, generation: str, *, clock: Clock | None = None, random: Random | None = None
 ) -> Register[Cursor]:
     """Return the register that holds a group's cursor. A missing one means that the group is at its start."""
     key = cursor_key(name, generation)
@@ -82,14 +76,13 @@ def open_cursor(
         key,
         decode=lambda data: unpack(data, Cursor, f"{store.url}/{key}"),
         encode=pack,
-        limits=limits,
         clock=clock,
         random=random,
     )
 
 
 class GroupReader:
-    """The read side of a group; made once by whoever comes first, then shared by its consumers one after the other."""
+    """The read side of a group. The first one creates the group; its consumers own it one after the other."""
 
     def __init__(
         self,
@@ -108,7 +101,7 @@ class GroupReader:
             nonlocal generation
             if name in head.groups:
                 return None
-            # Another one for each attempt: what an earlier one made may have been used and deleted meanwhile.
+            # A new one for each attempt: the group of an earlier attempt may have been used and deleted meanwhile.
             # guard: use a new generation for each attempt to create a group
             generation = queue.new_id()
             return head.with_group(name, generation, queue.sequence_of(start, state=head))
@@ -165,9 +158,9 @@ class GroupReader:
         start = self._group.start
 
         def done(cursor: Cursor) -> bool | None:
-            # What is below the group's start was never its to acknowledge, though a seek may have read it.
+            # Batches below the group's start need no acknowledgement, even if a seek has read them.
             acked = start - 1 if cursor.acked is None else cursor.acked
-            # Under another's claim it may be ours, of before that, or theirs.
+            # If the claim changed hands, we cannot tell who recorded this ack.
             # guard: a group ack recorded before a takeover is not fenced
             return acked >= through and (cursor.claim_id == claim.claim_id or None)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, overload
 
 from forebay.buffer.base.errors import InvalidInput, NotFound, Trimmed
 from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head import trimmed
+from forebay.buffer.read.ahead import AheadLimits, fetch_ahead
 from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.read.missing import check_still_listed
@@ -19,12 +18,10 @@ from forebay.buffer.topic.topic import Topic, check_place, in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from concurrent.futures import Future
     from datetime import datetime
     from typing import Any
 
     from forebay.buffer.base.clock import Clock
-    from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.read.fetch import Batch
 
 
@@ -118,30 +115,14 @@ class _Range:
         self._end = queue.end_of(last, state=self._state)
 
     def read(self, threads: int, clock: Clock | None) -> Iterator[Batch]:
-        fetcher = FetchHandle(self._queue.store, clock=clock)
         listed = descriptors_between(self._queue, self._first, self._end, state=self._state)
-        return _fetch_in_order(self._queue, fetcher, listed, threads)
-
-
-def _fetch_in_order(
-    queue: Queue, fetcher: FetchHandle, plan: Iterator[BatchDescriptor], threads: int
-) -> Iterator[Batch]:
-    ahead: deque[tuple[BatchDescriptor, Future[Batch]]] = deque()
-    workers = ThreadPoolExecutor(threads, thread_name_prefix="forebay-range")
-    try:
-        for descriptor in plan:
-            ahead.append((descriptor, workers.submit(fetcher.fetch, descriptor)))
-            if len(ahead) == threads:
-                yield _result(queue, *ahead.popleft())
-        while ahead:
-            yield _result(queue, *ahead.popleft())
-    finally:
-        workers.shutdown(cancel_futures=True)
-
-
-def _result(queue: Queue, descriptor: BatchDescriptor, fetched: Future[Batch]) -> Batch:
-    try:
-        return fetched.result()
-    except NotFound as error:
-        check_still_listed(descriptor, error, queue)
-        raise
+        fetcher = FetchHandle(self._queue.store, clock=clock)
+        limits = AheadLimits(threads=threads, batches=threads)
+        for descriptor, coming in fetch_ahead(fetcher, listed, limits, name="forebay-range"):
+            try:
+                batch = coming.result()
+            except NotFound as error:
+                check_still_listed(descriptor, error, self._queue)
+                raise
+            yield batch
+            del batch, coming  # before the next one is waited for

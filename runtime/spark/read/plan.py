@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from forebay.buffer.read.ahead import size_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -22,8 +24,6 @@ _MAX_PARTITION_BYTES = 256 << 20
 _WORTH_A_TASK = 32 << 20
 """A task costs Spark about a tenth of a second, in which this much could be read."""
 _TASKS_PER_CORE = 2
-_UNKNOWN_BYTES = 16 << 20
-"""Assumed size of a batch of version 1, whose manifest has no sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +95,6 @@ class Sizing:
             return max(1, needed, self.min_partitions)
         # Spark tells a data source nothing of its cluster; the machine that plans is the best guess there is.
         return max(1, needed, min(_TASKS_PER_CORE * (os.cpu_count() or 1), -(-total // _WORTH_A_TASK)))
-
-
-def size_of(batch: BatchDescriptor) -> int:
-    """The bytes of a batch's entries before compression, as far as the manifest knows."""
-    return _UNKNOWN_BYTES if batch.facts is None else batch.facts.raw_bytes
-
-
-def stored_size_of(batch: BatchDescriptor) -> int:
-    """The bytes of a batch's object, as far as the manifest knows."""
-    return _UNKNOWN_BYTES if batch.facts is None else batch.facts.object_bytes
 
 
 def _pieces(found: list[tuple[SourceBuffer, BatchDescriptor]]) -> list[Piece]:

@@ -19,12 +19,13 @@ from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import NotFound
 from forebay.buffer.either.dispatch import open_buffer_or_topic
 from forebay.buffer.manifest.state import is_unwritten
+from forebay.buffer.read.ahead import size_of
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.read.claimed_buffers import ClaimedBuffers
 from forebay.runtime.spark.read.offsets import Position, from_json, to_json
-from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, Task, size_of
+from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, Task
 from forebay.runtime.spark.read.rows import Rows, TimeRange
 from forebay.runtime.spark.read.task_reader import TaskReader
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,9 +11,9 @@ from forebay.buffer.base import metrics
 from forebay.buffer.base.errors import Corrupt, NotFound, Trimmed
 from forebay.buffer.holds import keep_hold
 from forebay.buffer.manifest import Queue
+from forebay.buffer.read.ahead import AheadLimits, fetch_ahead
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.read.missing import check_still_listed
-from forebay.runtime.spark.read.plan import size_of, stored_size_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,10 +29,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("forebay.spark")
 
-_THREADS = 4
-"""Maximum number of objects that a task fetches at once."""
-_DECODED = 2
-"""Maximum number of decoded batches: the one that Spark reads, and the next."""
+_AHEAD = AheadLimits(threads=4, batches=18, decoded=2, max_bytes=64 << 20)
+"""Twice as much memory took up to a tenth more processor time (rfcs/0008)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +42,6 @@ class TaskReader:
     """Skip and count batches that are damaged, or that are missing although the manifest lists them."""
     skip_trimmed: bool = False
     """Skip and count batches that were trimmed before they could be read."""
-    ahead_bytes: int = 64 << 20
-    """Maximum memory of a task: decoded batches, and the stored bytes of objects that are fetched but not decoded. Two
-    batches and their objects may exceed it. With twice as much, a batch has left the processor's caches by the time
-    that Spark reads it, which took up to a tenth more processor time (rfcs/0008)."""
-    ahead_objects: int = 4 * _THREADS
-    """Maximum number of fetched but undecoded objects, regardless of size."""
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task's pieces, in order, keeping the job's holds meanwhile.
@@ -75,7 +65,8 @@ class TaskReader:
 
     def _read_piece(self, piece: Piece, held: KeptHold | None) -> Iterator[pa.RecordBatch]:
         skipped = 0
-        for descriptor, coming in self._fetch_ahead(piece):
+        fetcher = FetchHandle(piece.source.store)
+        for descriptor, coming in fetch_ahead(fetcher, piece.batches, _AHEAD, name="forebay-spark"):
             if held is not None:
                 held.check()
             try:
@@ -96,42 +87,6 @@ class TaskReader:
         if isinstance(error, Trimmed):
             return self.skip_trimmed
         return self.skip_corrupt and not (isinstance(error, NotFound) and error.bucket)
-
-    def _fetch_ahead(self, piece: Piece) -> Iterator[tuple[BatchDescriptor, Future[Batch]]]:
-        """Yield the batches in order. Those that follow are fetched meanwhile, as many as the limits allow."""
-        fetcher = FetchHandle(piece.source.store)
-        waiting = deque(piece.batches)
-        reading: deque[tuple[BatchDescriptor, Future[bytes | memoryview]]] = deque()
-        decoding: deque[tuple[BatchDescriptor, Future[Batch]]] = deque()
-        held = 0
-        readers = ThreadPoolExecutor(min(_THREADS, len(waiting)), thread_name_prefix="forebay-spark-read")
-        decoder = ThreadPoolExecutor(1, thread_name_prefix="forebay-spark-decode")
-
-        def decode(descriptor: BatchDescriptor, data: Future[bytes | memoryview]) -> Batch:
-            return fetcher.decode(descriptor, data.result())
-
-        try:
-            while waiting or reading or decoding:
-                while reading and len(decoding) < _DECODED:
-                    descriptor, data = reading.popleft()
-                    decoding.append((descriptor, decoder.submit(decode, descriptor, data)))
-                    held += size_of(descriptor) - stored_size_of(descriptor)
-                # guard: bound the number of objects read ahead
-                fits = (
-                    waiting
-                    and len(reading) < self.ahead_objects
-                    and held + stored_size_of(waiting[0]) <= self.ahead_bytes
-                )
-                if fits or (waiting and not reading):
-                    descriptor = waiting.popleft()
-                    reading.append((descriptor, readers.submit(fetcher.fetch_raw, descriptor)))
-                    held += stored_size_of(descriptor)
-                    continue
-                yield decoding[0]
-                held -= size_of(decoding.popleft()[0])
-        finally:
-            for pool in (readers, decoder):  # in this order: what is not read ends what waits for it
-                pool.shutdown(cancel_futures=True)
 
 
 def _wait_for(coming: Future[Batch], descriptor: BatchDescriptor, source: SourceBuffer, held: KeptHold | None) -> Batch:

@@ -14,7 +14,6 @@ from read_job import (
     batch_reader,
     columns,
     digits,
-    fill,
     head_of,
     read,
     rows_of,
@@ -28,9 +27,7 @@ from forebay.buffer.manifest import Queue
 from forebay.buffer.read.fetch import Batch, FetchHandle
 from forebay.buffer.store import StoredObject
 from forebay.buffer.store.memory import MemoryStore
-from forebay.runtime.spark.read.plan import SourceBuffer, stored_size_of
-from forebay.runtime.spark.read.rows import Rows, TimeRange
-from forebay.runtime.spark.read.task_reader import TaskReader
+from forebay.runtime.spark.read.plan import SourceBuffer
 
 
 @pytest.fixture
@@ -140,48 +137,6 @@ def test_task_reads_again_what_arrives_falsified_once(
 
 
 # Reading ahead
-
-
-@pytest.mark.parametrize(("room", "objects", "ahead"), [(0, 16, 1), (1, 16, 1), (3, 16, 3), (9, 2, 2)])
-def test_task_fetches_ahead_within_its_bounds(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch, room: int, objects: int, ahead: int
-) -> None:
-    """Two decoded batches, and as many objects behind them as there is room for."""
-    fill(store, *([b"x" * 1000] for _ in range(20)))
-    (task,) = batch_reader(store, startingSequence=10, minPartitions=1).partitions()
-    stored = stored_size_of(task.pieces[0].batches[0])
-    reader = TaskReader(
-        Rows(columns("value"), TimeRange()),
-        skip_corrupt=False,
-        ahead_bytes=2 * 1004 + room * stored,
-        ahead_objects=objects,
-    )
-    pulls = 0
-    changed = threading.Condition()
-    fetched: list[int] = []
-    too_early: list[int] = []
-    get = MemoryStore.get
-
-    def watch(self: MemoryStore, key: str) -> StoredObject:
-        if key.startswith("data/"):
-            number = int(key.removeprefix("data/").removesuffix(".batch")) - 10
-            with changed:
-                fetched.append(number)
-                if number > pulls + ahead:
-                    too_early.append(number)
-                changed.notify_all()
-        return get(self, key)
-
-    monkeypatch.setattr(MemoryStore, "get", watch)
-    pulled = reader.read(task)
-    for pulls in range(1, 21):
-        next(pulled)
-        expected = min(20, pulls + 1 + ahead)
-        with changed:
-            assert changed.wait_for(lambda expected=expected: len(fetched) >= expected, timeout=600)
-    assert not list(pulled)
-    assert sorted(fetched) == list(range(20))
-    assert not too_early
 
 
 def test_task_decodes_one_batch_ahead_of_what_spark_pulls(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
