@@ -94,16 +94,21 @@ class GroupReader:
     ) -> None:
         self._queue = queue
         self._name = check_group_name(name)
+        generation = ""
 
         def register(head: Head) -> Head | None:
+            nonlocal generation
             if name in head.groups:
                 return None
             # A new one for each attempt: the group of an earlier attempt may have been used and deleted meanwhile.
             # guard: use a new generation for each attempt to create a group
-            return head.with_group(name, queue.new_id(), queue.sequence_of(start, state=head))
+            generation = queue.new_id()
+            return head.with_group(name, generation, queue.sequence_of(start, state=head))
 
         head = queue.change_head(register, lambda head: name in head.groups)
         self._group: Group = head.groups[name]
+        self.is_new = self._group.generation == generation
+        """Whether the group did not exist before, and this has made it."""
         self._buffer_id = head.buffer_id
         self._register = open_cursor(queue.store, name, self._group.generation, clock=clock, random=random)
         self._known: Snapshot[Cursor] | None = None

@@ -35,7 +35,8 @@ def run(page: Path, folder: Path, endpoint: str = "") -> str:
     # For the page that starts Spark: a JVM that is there fast, and on this machine alone.
     environment = {
         "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "PYSPARK_SUBMIT_ARGS": "--conf spark.ui.enabled=false --conf spark.driver.host=127.0.0.1 pyspark-shell",
+        "SPARK_CONF_DIR": str(Path(__file__).parent / "runtime" / "spark" / "conf"),
+        "SPARK_AUTH_SOCKET_TIMEOUT": "600",
         "SPARK_LOCAL_IP": "127.0.0.1",
         **os.environ,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.topic import IsTopic
+from forebay.buffer.manifest.topic import IsTopic, check_record
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.topic.topic import Topic
 
@@ -54,5 +54,23 @@ def buffers_at(
         must_exist: raise `NotFound` if there is neither. Otherwise a buffer is expected there.
         storage_options: credentials, endpoint and client of the store.
     """
-    store = open_store(url, storage_options)
-    return Topic(store).stores() if is_topic(store, manifest_path, must_exist=must_exist) else [store]
+    found = open_buffer_or_topic(open_store(url, storage_options), manifest_path, must_exist=must_exist)
+    return found.stores() if isinstance(found, Topic) else [found.store]
+
+
+def open_buffer_or_topic(
+    store: ObjectStore, manifest_path: str = "manifest", *, must_exist: bool = False, role: str = "reader"
+) -> Queue | Topic:
+    """Return the topic at a store, or else the queue of the buffer there. Only its manifest, or the record, is read.
+
+    The queue's `last_seen` is the manifest that was read, so that its next step needs no second read.
+
+    Raises:
+        NotFound: `must_exist` is set, and there is neither.
+    """
+    queue = Queue(store, manifest_path, role=role)
+    try:
+        queue.read_existing() if must_exist else queue.read()
+    except IsTopic as found:
+        return Topic(store, record=check_record(found.record, queue.url))
+    return queue

@@ -14,14 +14,13 @@ from msgspec.structs import replace
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.errors import Closed, Fenced, InvalidInput, Unavailable
 from forebay.buffer.base.renewals import Renewal
-from forebay.buffer.manifest import Head
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
     from forebay.buffer.base.clock import Clock, Random
-    from forebay.buffer.manifest import Queue
+    from forebay.buffer.manifest import Head, Queue, State
     from forebay.buffer.manifest.head_fields import Hold
 
 _log = logging.getLogger("forebay.holds")
@@ -168,10 +167,10 @@ class Lease:
             state = self.queue.read()
         except Unavailable:
             return None
-        return self._find_in(state) if isinstance(state, Head) else None
+        return self._find_in(state)
 
-    def _find_in(self, head: Head) -> Hold:
-        found = head.holds.get(self.hold_id)
+    def _find_in(self, state: State) -> Hold:
+        found = state.holds.get(self.hold_id)
         if found is None:
             raise self._gone()  # guard: a renewal never restores a lost hold
         return found

@@ -21,10 +21,6 @@ KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
 _PARTITION: Final = re.compile("p-[0-9]{5}")
 
 
-class IsTopic(InvalidInput):
-    """A topic stands where a buffer was looked for. Who can work on one partition after the other catches it."""
-
-
 class TopicRecord(Struct, frozen=True, array_like=True, tag="topic"):
     """One state of a topic's record; every change returns the next one."""
 
@@ -56,6 +52,17 @@ class TopicRecord(Struct, frozen=True, array_like=True, tag="topic"):
         return replace(self, number=self.number + 1, groups=groups)
 
 
+class IsTopic(InvalidInput):
+    """A topic stands where a buffer was looked for. Who can work on one partition after the other catches it."""
+
+    record: TopicRecord
+    """What was found. `check_record` says whether this release can work with it."""
+
+    def __init__(self, message: str, *, record: TopicRecord) -> None:
+        super().__init__(message)
+        self.record = record
+
+
 def partition_name(partition: int) -> str:
     """The folder of a partition: `p-00000` and so on."""
     return f"p-{partition:05}"
@@ -73,7 +80,16 @@ def read_record(data: bytes | memoryview, location: str) -> TopicRecord:
         Corrupt: they are damaged, or something else.
         Unsupported: the topic needs a release that knows more.
     """
-    record = unpack(data, TopicRecord, location)
+    return check_record(unpack(data, TopicRecord, location), location)
+
+
+def check_record(record: TopicRecord, location: str) -> TopicRecord:
+    """Return a topic's record if this release can work with it.
+
+    Raises:
+        Corrupt: its number of partitions is impossible.
+        Unsupported: the topic needs a release that knows more.
+    """
     unknown = set(record.required_features) - KNOWN_FEATURES
     if unknown:
         raise Unsupported(f"{location} needs {', '.join(sorted(unknown))}, which this release does not know: upgrade")
@@ -91,5 +107,6 @@ def refuse_topic(data: bytes | memoryview, location: str) -> None:
     url = location.rpartition("/")[0]
     raise IsTopic(
         f"{url} is a topic of {record.partitions} partitions, not a buffer: use TopicProducer, TopicConsumer and "
-        f"TopicGroups of forebay.buffer.topic, or one of its partitions, such as {url}/{partition_name(0)}"
+        f"TopicGroups of forebay.buffer.topic, or one of its partitions, such as {url}/{partition_name(0)}",
+        record=record,
     )

@@ -42,6 +42,7 @@ class Topic:
     Args:
         url: the topic, such as `s3://lake/clicks`, or its store if it is open already.
         storage_options: credentials, endpoint and client of the store.
+        record: the topic's record, if the caller has just read it; this saves a request.
 
     Raises:
         NotFound: there is nothing at that URL.
@@ -56,14 +57,16 @@ class Topic:
         storage_options: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        record: TopicRecord | None = None,
     ) -> None:
         self.store = open_store(url, storage_options)
         self.url = self.store.url
         self.clock = clock
         self.random = random or system_random()
         self.register = open_record(self.store, clock=clock, random=random)
-        self._known: Snapshot[TopicRecord] | None = None
-        if self.refresh().partitions == 0:
+        # Without a version the next look is a full read.
+        self._known: Snapshot[TopicRecord] | None = None if record is None else Snapshot(record, None, b"")
+        if self.partitions == 0:
             raise NotReady(f"{self.url}: this topic has no partitions yet: its creation goes on, or create it again")
 
     @property

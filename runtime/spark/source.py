@@ -48,18 +48,18 @@ class ForebaySource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what plans and runs a stream."""
-        from forebay.runtime.spark.read.stream import StreamReader  # noqa: PLC0415
+        from forebay.runtime.spark.read.stream_reader import StreamReader  # noqa: PLC0415
 
         return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return what writes a DataFrame."""
-        from forebay.runtime.spark.write.writer import BatchWriter  # noqa: PLC0415
+        from forebay.runtime.spark.write.writers import BatchWriter  # noqa: PLC0415
 
         return BatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """Return what writes a streaming DataFrame."""
-        from forebay.runtime.spark.write.writer import StreamWriter  # noqa: PLC0415
+        from forebay.runtime.spark.write.writers import StreamWriter  # noqa: PLC0415
 
         return StreamWriter(self.options, schema, overwrite)

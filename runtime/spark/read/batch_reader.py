@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader
 
 from forebay.buffer.base.checks import parse_time
 from forebay.buffer.base.errors import Denied, InvalidInput, Trimmed
-from forebay.buffer.either.dispatch import buffers_at
-from forebay.buffer.either.holds import hold
-from forebay.buffer.groups import Groups
-from forebay.buffer.manifest import Queue
+from forebay.buffer.either.dispatch import open_buffer_or_topic
+from forebay.buffer.groups import describe_group
+from forebay.buffer.holds import hold_range
+from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.read.filters import may_match
-from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, Source, Task
+from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, SourceBuffer, Task
 from forebay.runtime.spark.read.rows import Rows, TimeRange
-from forebay.runtime.spark.read.task import Fetching
+from forebay.runtime.spark.read.task_reader import TaskReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from forebay.buffer.format.model import BatchDescriptor
-    from forebay.buffer.manifest import State
-    from forebay.buffer.store import ObjectStore
+    from forebay.buffer.holds import Ticket
+    from forebay.buffer.manifest import Queue, State
 
 _STARTS = ("startingSequence", "startingTime", "group")
 _ENDS = ("endingSequence", "endingTime")
@@ -63,60 +62,56 @@ class BatchReader(DataSourceReader):
         self._filters: list[Filter] = []
         self._times = TimeRange(_time_ms(self._since), _time_ms(self._until))
         skips = options.choice("onCorrupt", ("fail", "skip"), "fail") == "skip"
-        self._fetching = Fetching(Rows(schema, self._times), skip_corrupt=skips)
+        self._task_reader = TaskReader(Rows(schema, self._times), skip_corrupt=skips)
 
     def partitions(self) -> list[Task]:
         """Plan the tasks: which batches are there, and a hold on them."""
-        stores = buffers_at(self._store, manifest_path=self._manifest_path)
-        is_topic = stores[0] is not self._store
-        if is_topic and (self._first is not None or self._last is not None):
+        found = open_buffer_or_topic(self._store, self._manifest_path, must_exist=True, role="spark")
+        if not isinstance(found, Topic):
+            return self._sizing.pack([self._plan(0, found)])
+        if self._first is not None or self._last is not None:
             raise InvalidInput(
                 f"{self._store.url} is a topic, where a sequence is another batch in each partition: "
                 "use startingTime and endingTime, or the URL of one partition"
             )
-        return self._sizing.pack(in_parallel(lambda found: self._plan(*found), enumerate(stores)))
+        return self._sizing.pack(
+            in_parallel(lambda number: self._plan(number, found.open_queue(number, "spark")), range(found.partitions))
+        )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
         if isinstance(partition, Task):  # where nothing was planned, Spark asks for one all the same
-            yield from self._fetching.read(partition)
+            yield from self._task_reader.read(partition)
 
-    def _plan(self, number: int, store: ObjectStore) -> Piece:
+    def _plan(self, number: int, queue: Queue) -> Piece:
         try:
-            source, batches = self._look(Source(store, number, self._manifest_path))
+            batches, ticket = self._look(queue)
         except Trimmed as error:
-            raise Trimmed(f"{store.url}: {error}", first=error.first) from error
-        wanted = (batch for batch in batches if self._wants(batch))
-        return Piece(source, tuple(wanted))
+            raise Trimmed(f"{queue.store.url}: {error}", first=error.first) from error
+        source = SourceBuffer(queue.store, number, queue.manifest_path, ticket)
+        return Piece(source, tuple(batch for batch in batches if self._wants(batch)))
 
-    def _look(self, source: Source) -> tuple[Source, list[BatchDescriptor]]:
-        queue = Queue(source.store, self._manifest_path, role="spark")
-        state = queue.read_existing()
-        from_, upto = self._from(source.store), self._upto()
+    def _look(self, queue: Queue) -> tuple[list[BatchDescriptor], Ticket | None]:
+        """Return the batches of the range, and the ticket of the hold that keeps them, if there is one."""
+        state = queue.last_seen() or queue.read_existing()
+        from_, upto = self._from(queue, state), self._upto()
         if state.version == 1 or self._hold_seconds == 0:
             first, end = self._bounds(queue, state, from_, upto)
-            return source, queue.descriptors(first, max(0, end - first), state=state)
+            return queue.descriptors(first, max(0, end - first), state=state), None
         try:
-            held = hold(
-                source.store,
-                from_=from_,
-                upto=upto,
-                ttl=self._hold_seconds,
-                purpose="a batch read by Spark",
-                manifest_path=self._manifest_path,
-            )
+            last = "latest" if upto is None else upto
+            held = hold_range(queue, from_, last, ttl=self._hold_seconds, purpose="a batch read by Spark")
         except Denied as error:
             raise Denied(
                 f"{error}. A batch read writes a hold into the manifest, so that nothing it reads is swept meanwhile; "
                 "with the option holdSeconds=0 it does without, and with rights to read alone"
             ) from error
         with held:
-            batches = list(held.descriptors())
-            return replace(source, hold=held.hand_over()), batches
+            return list(held.descriptors()), held.hand_over()
 
-    def _from(self, store: ObjectStore) -> str | int:
+    def _from(self, queue: Queue, state: State) -> str | int:
         if self._group is not None:
-            group = Groups(store, manifest_path=self._manifest_path).describe(self._group)
+            group = describe_group(queue.store, queue.as_head(state), self._group)
             return group.start if group.acked is None else group.acked + 1
         if self._first is not None:
             return self._first
@@ -126,7 +121,7 @@ class BatchReader(DataSourceReader):
         return self._until if self._last is None else self._last
 
     def _bounds(self, queue: Queue, state: State, from_: str | int, upto: str | int | None) -> tuple[int, int]:
-        """The first sequence and the one behind the last."""
+        """Return the first sequence, and the one after the last."""
         knows_times = state.version == 2  # else all of it, and what its metadata tells decides
         if self._since is not None and not knows_times:
             from_ = "earliest"

@@ -27,28 +27,28 @@ _TASKS_PER_CORE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """One buffer of what is read: a buffer on its own, or a topic's partition. Pickles, its credentials sealed."""
+class SourceBuffer:
+    """A buffer that a job reads, which may be a topic's partition. It can be pickled; credentials are sealed."""
 
     store: ObjectStore
     partition: int
     manifest_path: str
     hold: Ticket | None = None
-    """What keeps the batches while the job runs; None where nothing does, or something else."""
+    """The hold that keeps the batches while the job runs. None if the job has no hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Batches of one source, in order."""
 
-    source: Source
+    source: SourceBuffer
     batches: tuple[BatchDescriptor, ...]
 
 
 class Task(InputPartition):
     """What one task reads: pieces, one after the other."""
 
-    def __init__(self, pieces: Sequence[Piece], sources: Sequence[Source]) -> None:
+    def __init__(self, pieces: Sequence[Piece], sources: Sequence[SourceBuffer]) -> None:
         super().__init__(None)
         self.pieces = tuple(pieces)
         self.sources = tuple(sources)
@@ -63,9 +63,9 @@ class Sizing:
     """How much a task gets."""
 
     max_partition_bytes: int
-    """At most so many bytes of entries before compression; one batch at least."""
+    """Maximum bytes of entries in a task, before compression. A task has at least one batch."""
     min_partitions: int | None
-    """At least so many tasks, if there are as many batches. None is two per core, none of them tiny."""
+    """Minimum number of tasks, if there are enough batches. None is two per core, but no tiny ones."""
 
     @classmethod
     def of(cls, options: Options) -> Sizing:
@@ -80,7 +80,7 @@ class Sizing:
         found = [(piece.source, batch) for piece in pieces for batch in piece.batches]
         total = sum(size_of(batch) for _source, batch in found)
         count = self._count(total)
-        tasks: dict[int, list[tuple[Source, BatchDescriptor]]] = {}
+        tasks: dict[int, list[tuple[SourceBuffer, BatchDescriptor]]] = {}
         before = 0
         for source, batch in found:
             size = size_of(batch)
@@ -97,6 +97,6 @@ class Sizing:
         return max(1, needed, min(_TASKS_PER_CORE * (os.cpu_count() or 1), -(-total // _WORTH_A_TASK)))
 
 
-def _pieces(found: list[tuple[Source, BatchDescriptor]]) -> list[Piece]:
+def _pieces(found: list[tuple[SourceBuffer, BatchDescriptor]]) -> list[Piece]:
     runs = [list(run) for _partition, run in groupby(found, key=lambda pair: pair[0].partition)]
     return [Piece(run[0][0], tuple(batch for _source, batch in run)) for run in runs]

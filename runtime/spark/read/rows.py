@@ -26,10 +26,10 @@ _PARTITION = "partition"
 _SPARK_TYPES = {**dict(column.split() for column in SCHEMA.split(", ")), _PARTITION: "int"}
 _ARROW_TYPES = {**{field.name: field.type for field in RECORDS_SCHEMA}, _PARTITION: pa.int32()}
 
-_MOST_ROWS = 10_000
-_MOST_BYTES = 4 << 20
-"""A slice has so many rows and bytes at most (one row at least): large enough to make Spark's cost per slice small,
-small enough for the JVM, which holds several of them."""
+_MAX_ROWS = 10_000
+_MAX_BYTES = 4 << 20
+"""Maximum rows and bytes of a slice, except that it has at least one row. Large enough to make Spark's cost per slice
+small, small enough for the JVM, which holds several of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def time_span(batch: BatchDescriptor) -> tuple[int, int] | None:
 class Rows:
     """Makes rows of the columns asked for. Pickles: tasks get it with their reader."""
 
-    def __init__(self, schema: StructType, times: TimeRange) -> None:
+    def __init__(self, schema: StructType, times: TimeRange, *, max_rows: int = _MAX_ROWS) -> None:
         for field in schema:
             wanted = _SPARK_TYPES.get(field.name)
             if wanted != field.dataType.simpleString():
@@ -88,6 +88,7 @@ class Rows:
                 )
         self._schema = pa.schema([pa.field(field.name, _ARROW_TYPES[field.name], field.nullable) for field in schema])
         self._times = times
+        self._max_rows = max_rows
 
     def slices(self, batch: Batch, partition: int) -> Iterator[pa.RecordBatch]:
         """Yield the batch's rows in order."""
@@ -121,4 +122,4 @@ class Rows:
         row = batch.decoded.raw_bytes / max(1, len(batch))
         if "metadata" in self._schema.names:
             row += max((len(item.payload) for item in batch.metadata), default=0)
-        return max(1, min(_MOST_ROWS, int(_MOST_BYTES / max(1.0, row))))
+        return max(1, min(self._max_rows, int(_MAX_BYTES / max(1.0, row))))

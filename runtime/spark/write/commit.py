@@ -1,7 +1,7 @@
-"""What the driver does at the end of a writing job: list what the tasks have stored (rfcs/0008).
+"""How the driver commits a writing job: it appends the batches that the tasks stored to the manifests (rfcs/0008).
 
-One append for each buffer concerned. A batch job's is made once. A stream's epoch is recorded first, so that a replay
-appends the same objects, wherever they are not listed yet, and nothing else.
+Each buffer gets one append. A batch job appends once. A stream records each epoch before it appends it. So a replay
+appends the same batches, and only where they are missing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class EpochRecord(Struct, frozen=True, array_like=True, tag="epoch"):
     """Each with its partition, in order."""
 
 
-def list_once(job: WriteJob, batches: Sequence[tuple[int, NewBatch]]) -> None:
+def commit_job(job: WriteJob, batches: Sequence[tuple[int, NewBatch]]) -> None:
     """Append a batch job's objects to the buffers they lie in, and let go of them.
 
     Raises:
@@ -44,7 +44,9 @@ def list_once(job: WriteJob, batches: Sequence[tuple[int, NewBatch]]) -> None:
     """
 
     def append(number: int, found: list[NewBatch]) -> None:
-        job.open_queue(number).append(found, let_go=job.hold_id)
+        queue = job.open_queue(number)
+        queue.register_writer()  # an append that finds it missing reads the manifest once more
+        queue.append(found, let_go=job.hold_id)
 
     failed = _append_all(batches, append)
     if not failed:
@@ -66,8 +68,8 @@ def list_once(job: WriteJob, batches: Sequence[tuple[int, NewBatch]]) -> None:
     raise first
 
 
-class EpochLog:
-    """The epochs of one lasting stream writer: each is listed once, however often Spark asks for it."""
+class EpochCommitter:
+    """Commits the epochs of one lasting stream writer, each exactly once, however often Spark repeats it."""
 
     def __init__(self, job: WriteJob, writer_id: str) -> None:
         self._job = job
@@ -79,8 +81,9 @@ class EpochLog:
             encode=pack,
             clock=job.clock,
         )
+        self._queues: dict[int, Queue] = {}
 
-    def list_epoch(self, mine: EpochRecord) -> None:
+    def commit(self, mine: EpochRecord) -> None:
         """Record an epoch unless it is recorded, and append what is recorded wherever it is not listed yet.
 
         Raises:
@@ -119,7 +122,7 @@ class EpochLog:
         # guard: register the writer in the partitions of a replay too
         if known.value is None or not is_settled(known.value):
             # Before the record is written: a manifest that does not know the writer then has forgotten it since.
-            in_parallel(lambda number: self._open(number).register_writer(), _partitions(mine))
+            in_parallel(self._register_writer, _partitions(mine))
         recorded = self._register.update(change, is_settled, known=known).value
         # guard: continue with the recorded epoch
         return recorded if recorded is not None and is_settled(recorded) else mine
@@ -140,9 +143,7 @@ class EpochLog:
             if queue.resume() > record.epoch:  # guard: skip an epoch that is already listed
                 self._job.let_go(number)  # it is listed, and the replay has stored it again for nothing
                 return
-            head = queue.last_seen()
-            # guard: refuse if the manifest has forgotten the writer
-            if head is None or queue.find_writer(head) is None:
+            if not _knows_writer(queue):  # guard: refuse if the manifest has forgotten the writer
                 raise Unknown(
                     f"{queue.url} does not know the stream writer {self._writer_id!r} any more: somebody removed its "
                     f"name, so it is not known if epoch {record.epoch} is listed. Under a new writerId it is written "
@@ -155,8 +156,16 @@ class EpochLog:
 
         return _append_all(record.batches, append)
 
+    def _register_writer(self, number: int) -> None:
+        queue = self._open(number)
+        queue.resume()
+        if not _knows_writer(queue):
+            queue.register_writer()
+
     def _open(self, number: int) -> Queue:
-        return self._job.open_queue(number, f"spark.{self._writer_id}")
+        if number not in self._queues:
+            self._queues[number] = self._job.open_queue(number, f"spark.{self._writer_id}")
+        return self._queues[number]
 
     def _failure(self, record: EpochRecord, failed: dict[int, ForebayError]) -> ForebayError:
         if _is_swept(record, failed):
@@ -193,6 +202,12 @@ def _append_all(
     numbers = sorted(found)
     errors = zip(numbers, in_parallel(attempt, numbers), strict=True)
     return {number: error for number, error in errors if error is not None}
+
+
+def _knows_writer(queue: Queue) -> bool:
+    """Whether the manifest, as last seen, knows the queue's writer."""
+    state = queue.last_seen()
+    return state is not None and queue.find_writer(state) is not None
 
 
 def _partitions(record: EpochRecord) -> list[int]:

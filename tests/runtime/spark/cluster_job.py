@@ -19,13 +19,10 @@ def main(options: str, folder: str) -> None:
     ensure_java()
     spark = (
         SparkSession.builder.master("local-cluster[2,1,1024]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.executor.memory", "512m")
         .config("spark.eventLog.enabled", "true")
         .config("spark.eventLog.compress", "false")
         .config("spark.eventLog.dir", f"file://{folder}/events")
-        .config("spark.ui.port", "0")
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("INFO")

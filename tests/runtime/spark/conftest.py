@@ -18,6 +18,9 @@ from spark_place import Place
 
 # Only what starts a JVM fast: a test's is gone before more would have paid.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ["SPARK_CONF_DIR"] = str(Path(__file__).with_name("conf"))
+# Python's side of spark.python.authenticate.socketTimeout, in seconds.
+os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = "600"
 
 _BUCKET = "tests"  # made by tests/conftest.py
 _names = count()
@@ -32,9 +35,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         SparkSession.builder.master("local[2,2]")
         .appName("forebay tests")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
         .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")

@@ -1,4 +1,4 @@
-"""A driver that is killed at its first commit, before or after the append: see test_write_stream.py.
+"""A driver that is killed at its first commit, before or after the append: see test_stream_writer.py.
 
 Also the module that Spark's Python workers load the dying writer from.
 """
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from forebay.runtime.spark import ensure_java
 from forebay.runtime.spark.source import ForebaySource
-from forebay.runtime.spark.write.writer import StreamWriter
+from forebay.runtime.spark.write.writers import StreamWriter
 
 HERE = Path(__file__).parent
 
@@ -46,14 +46,7 @@ def main(moment: str, source: str, checkpoint: str, url: str) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     sys.path.insert(0, str(HERE))
     ensure_java()
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "512m")
-        .getOrCreate()
-    )
+    spark = SparkSession.builder.master("local[2]").config("spark.driver.memory", "512m").getOrCreate()
     jvm: Any = spark._jvm
     victims.write_text(f"{jvm.java.lang.ProcessHandle.current().pid()} {os.getpid()}")
     from killed_driver import DyingSource as ImportableSource

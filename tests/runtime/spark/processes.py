@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[Any] | None = None, seconds: float = 300) -> None:
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[Any] | None = None, seconds: float = 600) -> None:
     """Return once it holds; fail if the process has ended before, or if it takes too long."""
     pause = threading.Event()
     for _ in range(int(seconds * 20)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
@@ -29,7 +30,7 @@ from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.runtime.spark.read.batch_reader import BatchReader, open_reader
 from forebay.runtime.spark.read.plan import Task
-from forebay.runtime.spark.read.stream import StreamReader
+from forebay.runtime.spark.read.stream_reader import StreamReader
 from forebay.testing import Crash
 
 _names = count()
@@ -71,6 +72,30 @@ def fill(store: ObjectStore, *batches: Sequence[bytes], at: int | None = None, m
     queue.append(listed)
 
 
+def ten_batches() -> MemoryStore:
+    """A store of ten batches of one entry, `0` to `9`, taken in a second apart."""
+    store = new_store()
+    fill(store, *entries(0, 10))
+    return store
+
+
+def entries(first: int, end: int) -> list[list[bytes]]:
+    """Batches of one entry each: the numbers from `first` to before `end`."""
+    return [[b"%d" % number] for number in range(first, end)]
+
+
+def numbers(first: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, end)]
+
+
+def digits(text: str) -> list[bytes]:
+    return [digit.encode() for digit in text]
+
+
+def moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
 def head_of(store: ObjectStore) -> Head:
     state = Queue(store).read()
     assert isinstance(state, Head)
@@ -90,6 +115,10 @@ def batch_reader(store: ObjectStore, schema: StructType = ALL, **options: Any) -
 def stream_reader(store: ObjectStore, schema: StructType = ALL, **options: Any) -> StreamReader:
     given = {"path": store.url, "group": "etl", **{name: str(value) for name, value in options.items()}}
     return StreamReader(given, schema)
+
+
+def stream_reader_without_group(store: ObjectStore, **options: str) -> StreamReader:
+    return StreamReader({"path": store.url, **options}, ALL)
 
 
 def rows_of(reader: BatchReader | StreamReader, tasks: Sequence[Task]) -> list[dict[str, Any]]:
@@ -128,14 +157,14 @@ class Query:
     STEPS = ("latestOffset", "offsets", "commit", "partitions", "read", "sink", "commits")
 
     def __init__(self, make_reader: Callable[[], StreamReader]) -> None:
-        self._make_reader = make_reader
+        self.make_reader = make_reader
         self.offsets: list[dict[str, Any]] = []
         self.commits = 0
         self.sink: dict[int, list[bytes]] = {}
         self.reader = make_reader()
 
     def restart(self) -> None:
-        self.reader = self._make_reader()
+        self.reader = self.make_reader()
 
     def run_batch(self, *, die_before: str = "", limit: ReadLimit | None = None) -> bool:
         """Run one micro-batch, or repeat the one that was planned last; return whether there was anything to do."""
@@ -175,6 +204,10 @@ class Query:
 
     def written(self) -> list[bytes]:
         return [row for at in sorted(self.sink) for row in self.sink[at]]
+
+
+def query_on(store: ObjectStore, **options: Any) -> Query:
+    return Query(lambda: stream_reader(store, **options))
 
 
 def _stored(offset: dict[str, Any]) -> dict[str, Any]:

@@ -14,14 +14,7 @@ from forebay.runtime.spark import ensure_java
 def main(url: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     ensure_java()
-    spark = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "512m")
-        .getOrCreate()
-    )
+    spark = SparkSession.builder.master("local[1]").config("spark.driver.memory", "512m").getOrCreate()
     spark.range(10).selectExpr("cast(id as string) as value").write.format("forebay").mode("append").save(url)
     count = spark.read.format("forebay").load(url).count()
     jvm: Any = spark._jvm

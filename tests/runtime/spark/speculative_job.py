@@ -1,4 +1,6 @@
-"""A job on a cluster of two workers, one of whose tasks hangs until Spark has tried it on the other: see test_write.py.
+"""A job on a cluster of two workers, one of whose tasks hangs until Spark has tried it on the other.
+
+See test_batch_writer.py.
 
 Spark tries a slow task again on another host only, so each worker gets a loopback address of its own.
 """
@@ -60,9 +62,6 @@ def main(folder: str) -> None:
 def run(master: str, buffer: str) -> None:
     spark = (
         SparkSession.builder.master(master)
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "512m")
         .config("spark.executor.memory", "512m")
         .config("spark.speculation", "true")

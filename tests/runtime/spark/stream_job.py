@@ -15,12 +15,7 @@ from forebay.runtime.spark import ensure_java
 def main(url: str, folder: str, stop_at: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     ensure_java()
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.ui.enabled", "false")
-        .getOrCreate()
-    )
+    spark = SparkSession.builder.master("local[2]").getOrCreate()
 
     def write(rows: DataFrame, batch: int) -> None:
         rows.write.mode("overwrite").parquet(f"{folder}/out/batch={batch}")

@@ -15,7 +15,7 @@ from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import create_topic
-from forebay.runtime.spark.write.task import TaskUpload
+from forebay.runtime.spark.write.task_writer import TaskWriter
 from forebay.runtime.spark.write.write_job import WriteJob
 from forebay.testing import ManualClock
 
@@ -42,7 +42,7 @@ def rows(values: Sequence[bytes | str | None], **columns: Sequence[Any]) -> pa.R
 
 
 def run_task(job: WriteJob, *batches: pa.RecordBatch, task: int = 0) -> Batches:
-    return TaskUpload(job, task).store(batches)
+    return TaskWriter(job, task).store(batches)
 
 
 def head_of(store: ObjectStore) -> Head:

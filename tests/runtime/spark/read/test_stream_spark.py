@@ -27,7 +27,7 @@ from forebay.buffer.producer import Producer
 from forebay.buffer.topic import Topic
 from forebay.testing.servers import SeaweedServer
 
-PATIENCE = 300
+PATIENCE = 600
 """Seconds: a bound for what would hang, not a promise."""
 
 
@@ -115,7 +115,7 @@ def test_fenced_stream_fails_and_says_so(spark: SparkSession, place: Place, tmp_
 @contextmanager
 def driver(place: Place, folder: Path, stop_at: int) -> Iterator[subprocess.Popen[bytes]]:
     """A driver with a session of its own, killed at the end with all that it started."""
-    job = Path(__file__).with_name("stream_job.py")
+    job = Path(__file__).parent.with_name("stream_job.py")
     started = subprocess.Popen([sys.executable, str(job), place.url, str(folder), str(stop_at)], start_new_session=True)
     try:
         yield started

@@ -1,4 +1,4 @@
-"""What a task does: fetch and decode ahead of Spark's pull, within a bound of memory, and yield rows."""
+"""What a reading task does: fetch and decode batches ahead of Spark, within a memory limit, and yield their rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.holds import Held
     from forebay.buffer.read.fetch import Batch
-    from forebay.runtime.spark.read.plan import Piece, Source, Task
+    from forebay.runtime.spark.read.plan import Piece, SourceBuffer, Task
     from forebay.runtime.spark.read.rows import Rows
 
 _log = logging.getLogger("forebay.spark")
@@ -34,14 +34,14 @@ _AHEAD = AheadLimits(threads=4, batches=18, decoded=2, max_bytes=64 << 20)
 
 
 @dataclass(frozen=True, slots=True)
-class Fetching:
-    """How a task reads its pieces. Pickles: tasks get it with their reader."""
+class TaskReader:
+    """Reads the pieces of a task. It can be pickled: Spark sends it to the tasks with the reader."""
 
     rows: Rows
     skip_corrupt: bool
-    """Go on without batches that are damaged, or missing though the manifest lists them, and count them."""
+    """Skip and count batches that are damaged, or that are missing although the manifest lists them."""
     skip_trimmed: bool = False
-    """Go on without batches that were trimmed before they could be read, and count them."""
+    """Skip and count batches that were trimmed before they could be read."""
 
     def read(self, task: Task) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task's pieces, in order, keeping the job's holds meanwhile.
@@ -89,7 +89,7 @@ class Fetching:
         return self.skip_corrupt and not (isinstance(error, NotFound) and error.bucket)
 
 
-def _wait_for(coming: Future[Batch], descriptor: BatchDescriptor, source: Source, held: Held | None) -> Batch:
+def _wait_for(coming: Future[Batch], descriptor: BatchDescriptor, source: SourceBuffer, held: Held | None) -> Batch:
     try:
         return coming.result()
     except NotFound as error:

@@ -16,7 +16,7 @@ from write_job import entries_in, head_of
 from forebay.buffer import buffers_at
 from forebay.buffer.topic import create_topic
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 
 class Lines:
@@ -47,7 +47,7 @@ class Lines:
             .start()
         )
         try:
-            assert query.awaitTermination(250)
+            assert query.awaitTermination(600)
         finally:
             query.stop()
 
@@ -126,7 +126,7 @@ def test_driver_killed_just_before_or_after_the_append_is_made_good_by_the_next_
         both[moment].add("c")
     drivers = {moment: start_dying(lines, moment) for moment, lines in both.items()}  # at once: it is long
     for driver in drivers.values():
-        output, _ = driver.communicate(timeout=250)
+        output, _ = driver.communicate()
         assert driver.returncode == -signal.SIGKILL, output.decode()
     assert both["before"].written() == []
     assert both["after"].written() == ["a", "b"]

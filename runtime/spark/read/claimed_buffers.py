@@ -1,4 +1,4 @@
-"""The read side of a stream: a claim on every buffer of it, made where Spark plans and nowhere else (rfcs/0008)."""
+"""The buffers that a stream reads, each claimed for its group, in the process where Spark plans (rfcs/0008)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base import metrics
-from forebay.buffer.base.errors import Corrupt, ForebayError, InvalidInput, NotFound, Trimmed, Unavailable, Unknown
-from forebay.buffer.either.dispatch import buffer_or_topic, is_topic
+from forebay.buffer.base.errors import Corrupt, ForebayError, InvalidInput, Trimmed, Unavailable, Unknown
 from forebay.buffer.format.model import Reader
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Queue, UnnamedReader
@@ -15,40 +14,37 @@ from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import check_place, in_parallel
 from forebay.runtime.spark.read.offsets import Position
-from forebay.runtime.spark.read.plan import Source
+from forebay.runtime.spark.read.plan import SourceBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from forebay.buffer.format.model import BatchDescriptor
-    from forebay.buffer.manifest import State
+    from forebay.buffer.manifest import Queue, State
     from forebay.buffer.read.side import ReadSide
-    from forebay.buffer.store import ObjectStore
     from forebay.runtime.spark.read.offsets import Offset
 
 _log = logging.getLogger("forebay.spark")
 
 
 class ClaimedBuffer:
-    """One buffer, claimed for its group; without a group, for the unnamed consumer.
+    """One buffer, claimed for a group; without a group, for the unnamed consumer.
 
     Args:
-        source: the buffer.
-        group: the named reader, made if there is none.
-        start: where it starts then; where it stands already, this is asked for with `at`.
-        fails: whether what was trimmed unread is an error, or is skipped with a warning.
+        queue: a view of the buffer's manifest.
+        number: the partition; 0 for a buffer on its own.
+        group: created if it does not exist.
+        start: where a new group starts.
+        fails: whether batches that were trimmed unread are an error. If not, they are skipped with a warning.
     """
 
-    def __init__(self, source: Source, group: str | None, start: str | int, *, fails: bool) -> None:
-        self.source = source
+    def __init__(self, queue: Queue, number: int, group: str | None, start: str | int, *, fails: bool) -> None:
+        self.source = SourceBuffer(queue.store, number, queue.manifest_path)
         self._fails = fails
-        self._queue = Queue(source.store, source.manifest_path, role="spark")
-        before = self._queue.read()
-        self.is_new = not before.is_unwritten and group is not None and group not in before.groups
-        """Whether the group was made by this."""
-        self._side: ReadSide = (
-            UnnamedReader(self._queue) if group is None else GroupReader(self._queue, group, start=start)
-        )
+        self._queue = queue
+        self._side: ReadSide = UnnamedReader(queue) if group is None else GroupReader(queue, group, start=start)
+        self.is_new = isinstance(self._side, GroupReader) and self._side.is_new
+        """Whether this created the group."""
         self._claim = self._side.claim()
         self._acked = self.frontier().next - 1
 
@@ -160,49 +156,40 @@ class ClaimedBuffer:
         return self._queue.last_seen() or self._queue.read()
 
 
-class Claims:
-    """Every buffer of a stream: the one at its URL, or the partitions of a topic, those that are added later too."""
+class ClaimedBuffers:
+    """Every buffer of a stream, claimed: one buffer, or all partitions of a topic, including those added later."""
 
     def __init__(
-        self,
-        store: ObjectStore,
-        *,
-        group: str | None,
-        start: str | int | None,
-        checkpoint: Offset,
-        manifest_path: str,
-        fails: bool,
+        self, source: Queue | Topic, *, group: str | None, start: str | int | None, checkpoint: Offset, fails: bool
     ) -> None:
         for position in checkpoint.values():
             # Before a group is made that nobody would read for, and that would keep everything from the collector.
             if position.reader.group != (group or ""):  # guard: check the group of the checkpoint before creating one
-                raise _of_another(store.url, position.reader, Reader(position.reader.source, group or ""))
-        self._store = store
+                raise _of_another(source.store.url, position.reader, Reader(position.reader.source, group or ""))
+        self._source = source
         self._group = group
         self._start = "earliest" if start is None else start
-        self._manifest_path = manifest_path
         self._fails = fails
-        self._topic = self._find_topic()
         self.buffers: dict[int, ClaimedBuffer] = {}
         """By partition; a buffer on its own is partition 0."""
         self.is_new = False
-        """Whether the group was made by this, where it was asked to start."""
-        if self._topic is not None:
+        """Whether this created the group, at the start that was asked for."""
+        if isinstance(source, Topic):
             self._start = check_place(self._start)
             if group is not None:
-                self.is_new = group not in self._topic.record.groups
-                self._start = self._topic.register_group(group, self._start)
-        self.refresh()
+                self.is_new = group not in source.record.groups
+                self._start = source.register_group(group, self._start, apart_from=range(source.partitions))
+            self._claim(source.partitions)
+        else:
+            self._claim(1)
+            self.is_new = self.buffers[0].is_new
 
-    def refresh(self) -> None:
-        """Claim partitions that were added meanwhile."""
-        count = 1 if self._topic is None else self._topic.refresh().partitions
-        new = range(len(self.buffers), count)
-        if new and self.buffers:  # guard: check the first claim before claiming new partitions
-            # One that was replaced must not take a new partition from its successor.
-            self.buffers[0].look(self.buffers[0].end)
-        for number, claimed in zip(new, in_parallel(self._claim, new), strict=True):
-            self.buffers[number] = claimed
+    def add_new_partitions(self) -> None:
+        """Claim the partitions that were added to the topic since the last look."""
+        if isinstance(self._source, Topic) and self._source.refresh().partitions > len(self.buffers):
+            # guard: check the first claim before claiming new partitions
+            self.buffers[0].look(self.buffers[0].end)  # if we were replaced, the new partitions are not ours
+            self._claim(self._source.partitions)
 
     def acknowledge(self, offset: Offset) -> None:
         """Record that all in front of an offset is durable where it went, but for what no micro-batch has read."""
@@ -217,7 +204,7 @@ class Claims:
         found = self.buffers.get(number)
         if found is None:
             raise Corrupt(
-                f"{self._store.url}: the checkpoint is of a topic with a partition {number}; here there are "
+                f"{self._source.store.url}: the checkpoint is of a topic with a partition {number}; here there are "
                 f"{len(self.buffers)}. Another one stands here now: start with a new checkpoint"
             )
         found.check(position)
@@ -231,26 +218,16 @@ class Claims:
             except ForebayError:
                 _log.warning("%s: letting go failed", claimed.source.store.url, exc_info=True)
 
-    def _find_topic(self) -> Topic | None:
-        return Topic(self._store) if is_topic(self._store, self._manifest_path, must_exist=True) else None
+    def _claim(self, count: int) -> None:
+        """Claim the first `count` partitions, but for those that are claimed already."""
+        source = self._source
 
-    def _claim(self, number: int) -> ClaimedBuffer:
-        store = self._store if self._topic is None else self._topic.partition(number)
-        claimed = ClaimedBuffer(Source(store, number, self._manifest_path), self._group, self._start, fails=self._fails)
-        if self._topic is None:
-            self.is_new = claimed.is_new
-        return claimed
+        def claim(number: int) -> ClaimedBuffer:
+            queue = source.open_queue(number, "spark") if isinstance(source, Topic) else source
+            return ClaimedBuffer(queue, number, self._group, self._start, fails=self._fails)
 
-
-def is_written(store: ObjectStore, manifest_path: str) -> bool:
-    """Whether there is a topic, or a buffer that was written to. Creates nothing."""
-    try:
-        queue = Queue(store, manifest_path, role="spark")
-        return buffer_or_topic(lambda: not queue.read_existing().is_unwritten, lambda: True)
-    except NotFound as error:
-        if error.bucket:
-            raise
-        return False
+        new = range(len(self.buffers), count)
+        self.buffers.update(zip(new, in_parallel(claim, new), strict=True))
 
 
 def _of_another(url: str, theirs: Reader, ours: Reader) -> InvalidInput:

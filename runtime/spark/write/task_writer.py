@@ -1,7 +1,7 @@
-"""What a task of a writing job does: rows in, stored batches out, which nobody sees until the driver lists them.
+"""What a writing task does: store its rows as batches. Nobody can read them until the driver commits the job.
 
-Memory: the rows that are gathered, up to `flush_size_bytes` for all partitions together, the batch that is being stored
-meanwhile, and one of Spark's record batches.
+A task holds in memory: gathered rows of up to `flush_size_bytes` for all partitions together, the batch that is being
+stored, and one of Spark's record batches.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _KNOWN_KEYS: Final = 1 << 16
 """Keys whose partition a task remembers: hashing one costs as much as all else that is done for some twenty rows."""
 
 
-class TaskUpload:
-    """One attempt at one task. Whatever it has stored when it dies, the collector takes.
+class TaskWriter:
+    """Stores the rows of one attempt at a task. If the attempt dies, the collector removes what it stored.
 
     Args:
-        job: what it belongs to.
-        turn: the partition that rows without a key go to first, in a topic: the same for every attempt.
+        job: the job of the task.
+        turn: the partition of a topic that gets the first rows without a key; the same for every attempt.
     """
 
     def __init__(self, job: WriteJob, turn: int) -> None:

@@ -23,8 +23,8 @@ from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, partition_for
 from forebay.gc import Collector
-from forebay.runtime.spark.write.commit import list_once
-from forebay.runtime.spark.write.task import TaskUpload
+from forebay.runtime.spark.write.commit import commit_job
+from forebay.runtime.spark.write.task_writer import TaskWriter
 from forebay.runtime.spark.write.write_job import PURPOSE
 from forebay.testing import Fault, FaultyStore, ManualClock
 
@@ -44,7 +44,7 @@ def test_rows_are_stored_in_order_and_are_not_seen_until_they_are_listed() -> No
     batches = run_task(job, rows([b"a", b""]), rows([b"c"]))
     assert stored(store, batches) == [b"a", b"", b"c"]
     assert entries_in(store) == [[]]
-    list_once(job, batches)
+    commit_job(job, batches)
     assert entries_in(store) == [[b"a", b"", b"c"]]
 
 
@@ -83,7 +83,7 @@ def test_time_is_when_the_task_took_the_rows_in_to_the_second() -> None:
             yield rows([b"x"])
             clock.advance(0.6)
 
-    ((_, batch),) = TaskUpload(job_on(new_store(), clock=clock), 0).store(arriving())
+    ((_, batch),) = TaskWriter(job_on(new_store(), clock=clock), 0).store(arriving())
     assert [(item.start_index, item.ingestion_time_ms - started) for item in batch.metadata] == [(0, 0), (2, 1200)]
     assert batch.facts is not None
     assert (batch.facts.first_time_ms, batch.facts.last_time_ms) == (started, started + 1200)
@@ -104,7 +104,7 @@ def test_one_batch_is_gathered_while_one_is_stored_and_no_more_rows_are_taken() 
     class SlowStore(MemoryStore):
         def put(self, key: str, data: Any) -> str:
             with another:
-                assert another.wait_for(lambda: len(taken) >= min(len(seen) + 2, 6), timeout=30), "nothing is gathered"
+                assert another.wait_for(lambda: len(taken) >= min(len(seen) + 2, 6), timeout=600), "nothing is gathered"
                 another.wait_for(lambda: len(taken) > len(seen) + 2, timeout=0.02)  # which must not happen
                 seen.append(len(taken))
             return super().put(key, data)
@@ -117,7 +117,7 @@ def test_one_batch_is_gathered_while_one_is_stored_and_no_more_rows_are_taken() 
             yield rows([b"x" * 96])
 
     job = job_on(SlowStore("memory://spark-task-slow-store"), flush_size_bytes=100)
-    assert len(TaskUpload(job, 0).store(arriving())) == 6
+    assert len(TaskWriter(job, 0).store(arriving())) == 6
     assert seen == [2, 3, 4, 5, 6, 6]
 
 
@@ -135,7 +135,7 @@ def test_keys_choose_the_partition_that_a_producer_would_choose() -> None:
     keys = [None if number % 7 == 0 else f"key {number}" for number in range(200)]
     values = [str(number).encode() for number in range(200)]
     batches = run_task(job_on(store, 4), rows(values, key=keys), task=6)
-    list_once(job_on(store, 4), batches)
+    commit_job(job_on(store, 4), batches)
     expected: list[list[bytes]] = [[], [], [], []]
     for key, value in zip(keys, values, strict=True):
         expected[6 % 4 if key is None else partition_for(key.encode(), 4)].append(value)
@@ -155,7 +155,7 @@ def test_rows_of_all_partitions_together_are_held_to_the_flush_size() -> None:
     job = job_on(store, 8, flush_size_bytes=1000)
     batches = run_task(job, *(rows([b"x" * 96], key=[f"k{number}"]) for number in range(100)))
     assert len(batches) >= 10
-    list_once(job, batches)
+    commit_job(job, batches)
     assert sum(map(len, entries_in(store))) == 100
 
 
@@ -170,7 +170,7 @@ def test_nothing_that_tasks_stored_is_swept_before_it_is_listed_not_even_by_a_cl
     for _ in range(2):
         Collector(store, grace=0.0, clock=ManualClock(4_000_000_000_000)).collect_once()
     assert {found.key for found in store.list("data/")} == {batch.location for _, batch in batches}
-    list_once(job, batches)
+    commit_job(job, batches)
     assert entries_in(store) == [[b"a", b"b"]]
     assert head_of(store).holds == {}
 
@@ -304,6 +304,6 @@ def test_topic_is_held_in_the_partitions_that_are_written_to() -> None:
 def test_buffer_of_version_1_is_refused() -> None:
     store = new_store()
     with Producer(store, profile="opendata", manifest_path="manifest") as producer:
-        producer.produce(b"x").result(timeout=30)
+        producer.produce(b"x").result(timeout=600)
     with pytest.raises(Unsupported, match="migrate"):
         run_task(job_on(store), rows([b"a"]))

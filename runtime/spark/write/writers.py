@@ -22,8 +22,8 @@ from forebay.buffer.manifest.lease import check_ttl
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options
-from forebay.runtime.spark.write.commit import EpochLog, EpochRecord, list_once
-from forebay.runtime.spark.write.task import TaskUpload
+from forebay.runtime.spark.write.commit import EpochCommitter, EpochRecord, commit_job
+from forebay.runtime.spark.write.task_writer import TaskWriter
 from forebay.runtime.spark.write.write_job import WriteJob
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Make the job's rows readable, by one append."""
-        list_once(self._job, _gather(messages))
+        commit_job(self._job, _gather(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002
         """Let the collector have what was stored. It is not deleted here: an append in doubt may have listed it."""
@@ -99,11 +99,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Make an epoch's rows readable, unless they are."""
         query_ids = _query_ids(messages)
         if query_ids:
-            EpochLog(self._job, self._writer_id).list_epoch(EpochRecord(query_ids.pop(), batchId, _gather(messages)))
+            EpochCommitter(self._job, self._writer_id).commit(EpochRecord(query_ids.pop(), batchId, _gather(messages)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         """Let the collector have what was stored, unless a replay is going to list it."""
-        if not EpochLog(self._job, self._writer_id).is_recorded(batchId, _query_ids(messages)):
+        if not EpochCommitter(self._job, self._writer_id).is_recorded(batchId, _query_ids(messages)):
             _in_all_partitions(self._job, self._job.let_go)
 
 
@@ -147,7 +147,7 @@ def _store(job: WriteJob, rows: Iterator[pa.RecordBatch]) -> Stored:
     context = TaskContext.get()
     if context is None:
         raise Closed(f"{job.store.url}: rows are written by Spark's tasks, and this is none")
-    return Stored(TaskUpload(job, context.partitionId()).store(rows), context.getLocalProperty(_QUERY_ID))
+    return Stored(TaskWriter(job, context.partitionId()).store(rows), context.getLocalProperty(_QUERY_ID))
 
 
 def _gather(messages: Sequence[WriterCommitMessage | None]) -> tuple[tuple[int, NewBatch], ...]:

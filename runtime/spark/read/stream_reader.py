@@ -17,14 +17,17 @@ from pyspark.sql.streaming.datasource import (
 from forebay.buffer.base.checks import parse_time
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import NotFound
+from forebay.buffer.either.dispatch import open_buffer_or_topic
+from forebay.buffer.manifest.state import is_unwritten
 from forebay.buffer.read.ahead import size_of
+from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options
+from forebay.runtime.spark.read.claimed_buffers import ClaimedBuffers
 from forebay.runtime.spark.read.offsets import Position, from_json, to_json
 from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, Task
 from forebay.runtime.spark.read.rows import Rows, TimeRange
-from forebay.runtime.spark.read.stream_claims import Claims, is_written
-from forebay.runtime.spark.read.task import Fetching
+from forebay.runtime.spark.read.task_reader import TaskReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,8 +40,9 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.format.model import BatchDescriptor
+    from forebay.buffer.manifest import Queue, State
+    from forebay.runtime.spark.read.claimed_buffers import ClaimedBuffer
     from forebay.runtime.spark.read.offsets import Offset
-    from forebay.runtime.spark.read.stream_claims import ClaimedBuffer
 
 _log = logging.getLogger("forebay.spark")
 
@@ -76,8 +80,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._max_bytes = options.whole("maxBytesPerTrigger", least=1)
         self._sizing = Sizing.of(options)
         skips = options.choice("onCorrupt", ("fail", "skip"), "fail") == "skip"
-        self._fetching = Fetching(Rows(schema, TimeRange()), skip_corrupt=skips, skip_trimmed=not self._fails)
-        self._claims: Claims | None = None
+        self._task_reader = TaskReader(Rows(schema, TimeRange()), skip_corrupt=skips, skip_trimmed=not self._fails)
+        self._source: Queue | Topic | None = None
+        self._claims: ClaimedBuffers | None = None
         self._waited = False
         self._told_at: float | None = None
         self._available_now = False
@@ -105,6 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not before and self._is_awaited():
             return start
         claims = self._claim(before)
+        claims.add_new_partitions()
         claims.acknowledge(before)
         stands = {
             # A partition added later starts at its beginning; a buffer that was waited for, where the query asked.
@@ -142,13 +148,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         planned = from_json(end)
         claims = self._claim(planned)
-        pieces = []
-        for number, position in planned.items():
-            found = claims.at(number, position)
-            if position.began is not None and position.began < position.next:
-                first = found.look(position.began)
-                pieces.append(Piece(found.source, tuple(found.batches(first, position.next))))
-        return self._sizing.pack(pieces)
+        buffers = [(claims.at(number, position), position) for number, position in planned.items()]
+
+        def plan(found: ClaimedBuffer, began: int, end: int) -> Piece:
+            return Piece(found.source, tuple(found.batches(found.look(began), end)))
+
+        read = [(found, at.began, at.next) for found, at in buffers if at.began is not None and at.began < at.next]
+        return self._sizing.pack(in_parallel(lambda each: plan(*each), read))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge what a micro-batch read: Spark has made it durable."""
@@ -165,7 +171,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
         if isinstance(partition, Task):
-            yield from self._fetching.read(partition)
+            yield from self._task_reader.read(partition)
 
     # Inside
 
@@ -175,7 +181,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             NotFound: the trigger is AvailableNow, which does not wait.
         """
-        if self._claims is not None or is_written(self._store, self._manifest_path):
+        if self._claims is not None:
+            return False
+        found = self._open_source(must_exist=False)
+        if isinstance(found, Topic) or _is_written(found.last_seen()):
+            self._source = found
             return False
         if self._available_now:
             raise NotFound(f"nothing was ever written to {self._store.url}, or its URL is wrong")
@@ -186,38 +196,38 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("nothing was ever written to %s; waiting for it. Is the URL right?", self._store.url)
         return True
 
+    def _open_source(self, *, must_exist: bool) -> Queue | Topic:
+        return open_buffer_or_topic(self._store, self._manifest_path, must_exist=must_exist, role="spark")
+
     @property
     def _starts_at(self) -> str | int | None:
         """Where the stream starts. If it waited for the buffer, everything in it is newer than the query's `latest`."""
         return "earliest" if self._waited and self._start == "latest" else self._start
 
-    def _beginning(self, claims: Claims, found: ClaimedBuffer) -> Position:
+    def _beginning(self, claims: ClaimedBuffers, found: ClaimedBuffer) -> Position:
         """Where a new query starts in one buffer."""
         place = None if claims.is_new else self._starts_at
         return found.frontier() if place is None else found.at(place)
 
-    def _claim(self, checkpoint: Offset | None = None) -> Claims:
+    def _claim(self, checkpoint: Offset | None = None) -> ClaimedBuffers:
         """The claims, made by the first call: Spark plans in one process, and makes readers in others too."""
         if self._claims is None:
-            self._claims = Claims(
-                self._store,
+            self._claims = ClaimedBuffers(
+                self._source or self._open_source(must_exist=True),
                 group=self._group,
                 start=self._starts_at,
                 checkpoint=checkpoint or {},
-                manifest_path=self._manifest_path,
                 fails=self._fails,
             )
             if self._available_now:
                 self._end_here(self._claims)
-        else:
-            self._claims.refresh()
         return self._claims
 
-    def _end_here(self, claims: Claims) -> None:
+    def _end_here(self, claims: ClaimedBuffers) -> None:
         in_parallel(lambda found: found.look(found.end), claims.buffers.values())
         self._targets = {number: found.end for number, found in claims.buffers.items()}
 
-    def _admit(self, claims: Claims, begins: dict[int, int], limit: ReadLimit) -> dict[int, int]:
+    def _admit(self, claims: ClaimedBuffers, begins: dict[int, int], limit: ReadLimit) -> dict[int, int]:
         """How far the next micro-batch goes in each buffer: within the limits the oldest first, one batch at least."""
         ends = {}
         for number, begin in begins.items():
@@ -250,6 +260,10 @@ def _numbered(number: int, batches: Iterator[BatchDescriptor]) -> Iterator[tuple
 
 def _age(batch: BatchDescriptor) -> int:
     return 0 if batch.facts is None else batch.facts.first_time_ms
+
+
+def _is_written(state: State | None) -> bool:
+    return state is not None and not is_unwritten(state)
 
 
 def _place(text: str | None) -> str | int | None:

@@ -14,12 +14,13 @@ from forebay.buffer.base import names
 from forebay.buffer.base.errors import Corrupt, Fenced, ForebayError, InvalidInput, Unavailable, Unknown
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.envelope import unpack
 from forebay.buffer.manifest.head import KEPT_LASTING
 from forebay.buffer.manifest.lasting_writers import forget_lasting_writer
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.base import InDoubt
 from forebay.buffer.topic import Topic
-from forebay.runtime.spark.write.commit import EpochLog, EpochRecord, list_once
+from forebay.runtime.spark.write.commit import EpochCommitter, EpochRecord, commit_job
 from forebay.testing import Crash, Fault, FaultyStore, ManualClock
 
 LOST = (Fault.FAIL, Fault.LOSE_ANSWER, Fault.DROP, Fault.LATE, Fault.OWN_RETRY, Fault.BUSY)
@@ -34,7 +35,7 @@ def write_epoch(store: ObjectStore, epoch: int, *, partitions: int = 0, query: s
     columns = {"key": KEYS} if partitions else {}
     batches = run_task(job, rows(found[:15], **{name: keys[:15] for name, keys in columns.items()}))
     batches += run_task(job, rows(found[15:], **{name: keys[15:] for name, keys in columns.items()}), task=1)
-    EpochLog(job, "etl").list_epoch(EpochRecord(query, epoch, batches))
+    EpochCommitter(job, "etl").commit(EpochRecord(query, epoch, batches))
 
 
 def written(store: ObjectStore) -> list[bytes]:
@@ -69,7 +70,7 @@ def test_job_is_listed_in_one_write_in_the_order_of_its_tasks() -> None:
     batches = run_task(job, rows([b"a"])) + run_task(job, rows([b"b"]), task=1)
     revision = head_of(inner).revision
     store.calls.clear()
-    list_once(job, batches)
+    commit_job(job, batches)
     assert store.calls["replace"] == 2, "one registers the job as a writer, one appends"
     assert entries_in(inner) == [[b"a", b"b"]]
     assert head_of(inner).holds == {}, "let go in the same write"
@@ -98,7 +99,7 @@ def test_append_that_stays_in_doubt_is_unknown_and_its_objects_stay() -> None:
 
     job = job_on(GoesAway(inner))
     with pytest.raises(Unknown, match="may or may not have been appended: read before you run it again"):
-        list_once(job, batches)
+        commit_job(job, batches)
     job_on(inner).let_go(0)  # what abort does
     assert entries_in(inner) == [[b"a"]]
 
@@ -109,7 +110,7 @@ def test_job_whose_lease_ran_out_appends_nothing_and_says_what_to_do() -> None:
     batches = run_task(job, rows([b"a"]))
     sweep_past_everything(store)
     with pytest.raises(Fenced, match=r"lease of 3600 s .* longer leaseSeconds"):
-        list_once(job, batches)
+        commit_job(job, batches)
     assert entries_in(store) == [[]]
 
 
@@ -123,7 +124,7 @@ def test_job_that_is_in_doubt_in_one_partition_and_refused_in_another_is_unknown
             return InDoubt("no answer") if b"data/" in bytes(data) else super().replace(key, data, version)
 
     with pytest.raises(Unknown, match="may or may not have been appended"):
-        list_once(job_on(DoubtsEveryAppend(inner), 2), batches)
+        commit_job(job_on(DoubtsEveryAppend(inner), 2), batches)
 
 
 def test_job_on_a_topic_that_fails_half_way_says_where_its_entries_are() -> None:
@@ -132,7 +133,7 @@ def test_job_on_a_topic_that_fails_half_way_says_where_its_entries_are() -> None
     batches = run_task(job, rows([b"a"]), task=0) + run_task(job, rows([b"b"]), task=1)
     pass_by(Topic(store).partition(1))
     with pytest.raises(Unknown, match=r"in partitions \[0\], and not, or perhaps not, in \[1\]"):
-        list_once(job, batches)
+        commit_job(job, batches)
     assert entries_in(store) == [[b"a"], []]
 
 
@@ -145,7 +146,7 @@ def test_lost_answer_anywhere_in_a_job_neither_loses_nor_doubles(fault: Fault, p
         job = job_on(store, partitions)
         columns = {"key": KEYS} if partitions else {}
         try:
-            list_once(job, run_task(job, rows(VALUES, **columns)))
+            commit_job(job, run_task(job, rows(VALUES, **columns)))
         except ForebayError:
             store.land_late_requests()
             assert written(inner) == []  # only a put fails here: conditional writes are found out
@@ -199,7 +200,7 @@ def test_epoch_without_rows_writes_nothing() -> None:
     inner = new_store()
     write_epoch(inner, 0)
     store = FaultyStore(inner)
-    EpochLog(job_on(store), "etl").list_epoch(EpochRecord("q", 1, ()))
+    EpochCommitter(job_on(store), "etl").commit(EpochRecord("q", 1, ()))
     assert set(store.calls) == {"get"}
     write_epoch(inner, 1)
     assert written(inner) == expected(0, 1)
@@ -208,14 +209,14 @@ def test_epoch_without_rows_writes_nothing() -> None:
 def test_replay_that_finds_no_rows_lists_what_was_recorded() -> None:
     store = new_store(partitions=3)
     die_after_recording(store, partitions=3)
-    EpochLog(job_on(store, 3, hold_id="spark.etl"), "etl").list_epoch(EpochRecord("q", 0, ()))
+    EpochCommitter(job_on(store, 3, hold_id="spark.etl"), "etl").commit(EpochRecord("q", 0, ()))
     assert written(store) == expected(0)
 
 
 def die_after_recording(store: ObjectStore, partitions: int = 0) -> None:
     """Epoch 0 is recorded, and nothing of it is listed."""
 
-    class DiesAtTheAppend(EpochLog):
+    class DiesAtTheAppend(EpochCommitter):
         def _append(self, record: EpochRecord) -> Any:
             raise Crash("dead")
 
@@ -223,7 +224,7 @@ def die_after_recording(store: ObjectStore, partitions: int = 0) -> None:
     columns = {"key": KEYS} if partitions else {}
     found = [b"0:" + value for value in VALUES]
     with pytest.raises(Crash):
-        DiesAtTheAppend(job, "etl").list_epoch(EpochRecord("q", 0, run_task(job, rows(found, **columns))))
+        DiesAtTheAppend(job, "etl").commit(EpochRecord("q", 0, run_task(job, rows(found, **columns))))
     assert written(store) == []
 
 
@@ -282,8 +283,8 @@ def test_append_that_lands_after_the_replay_has_looked_is_not_repeated() -> None
     store = RivalComesFirst(inner)
     job = job_on(store, hold_id="spark.etl")
     record = EpochRecord("q", 1, run_task(job, rows([b"1:" + value for value in VALUES])))
-    store.rival = lambda: EpochLog(job_on(inner, hold_id="spark.etl"), "etl").list_epoch(record)
-    EpochLog(job, "etl").list_epoch(record)
+    store.rival = lambda: EpochCommitter(job_on(inner, hold_id="spark.etl"), "etl").commit(record)
+    EpochCommitter(job, "etl").commit(record)
     assert store.rival is None
     assert written(inner) == expected(0, 1)
 
@@ -293,8 +294,8 @@ def test_two_drivers_of_one_stream_list_an_epoch_once() -> None:
     first, second = (job_on(store, 3, hold_id="spark.etl") for _ in range(2))
     found = [b"0:" + value for value in VALUES]
     records = [EpochRecord("q", 0, run_task(job, rows(found, key=KEYS))) for job in (first, second)]
-    EpochLog(first, "etl").list_epoch(records[0])
-    EpochLog(second, "etl").list_epoch(records[1])
+    EpochCommitter(first, "etl").commit(records[0])
+    EpochCommitter(second, "etl").commit(records[1])
     assert written(store) == expected(0)
 
 
@@ -313,17 +314,16 @@ def test_epoch_recorded_and_swept_before_it_was_listed_is_written_from_the_repla
 def test_replay_of_a_swept_epoch_may_lie_in_other_partitions() -> None:
     store = new_store(partitions=2)
     job = job_on(store, 2, hold_id="spark.etl")
-    EpochLog(job, "etl")._record(EpochRecord("q", 0, run_task(job, rows([b"swept"]), task=0)))
+    EpochCommitter(job, "etl")._record(EpochRecord("q", 0, run_task(job, rows([b"swept"]), task=0)))
     sweep_past_everything(store)
-    EpochLog(job, "etl").list_epoch(EpochRecord("q", 0, run_task(job, rows([b"again"]), task=1)))
+    EpochCommitter(job, "etl").commit(EpochRecord("q", 0, run_task(job, rows([b"again"]), task=1)))
     assert entries_in(store) == [[], [b"again"]]
 
 
 def test_epoch_of_a_topic_that_was_swept_after_half_of_it_was_listed_is_an_error_that_says_so() -> None:
     store = new_store(partitions=3)
     die_after_recording(store, 3)
-    record = EpochLog(job_on(store, 3), "etl")._register.read().value
-    assert record is not None
+    record = unpack(store.get("streams/etl").data, EpochRecord, "streams/etl")
     queue = job_on(store, 3).open_queue(0, "spark.etl")
     queue.resume()
     queue.append([batch for number, batch in record.batches if number == 0], number=1)
@@ -338,7 +338,7 @@ def test_lease_that_runs_out_during_an_epoch_fails_it_and_the_replay_writes_it()
     batches = run_task(job, rows([b"0:" + value for value in VALUES]))
     sweep_past_everything(store)
     with pytest.raises(Fenced, match="lease"):
-        EpochLog(job, "etl").list_epoch(EpochRecord("q", 0, batches))
+        EpochCommitter(job, "etl").commit(EpochRecord("q", 0, batches))
     write_epoch(store, 0)
     assert written(store) == expected(0)
 
@@ -375,7 +375,7 @@ def test_record_is_kept_as_it_was_written() -> None:
     """The layout is RFC 0008's; a golden file could not tell more."""
     batch = NewBatch(f"data/{names.at_time(0)}.batch")
     store = new_store()
-    log = EpochLog(job_on(store), "etl")
+    log = EpochCommitter(job_on(store), "etl")
     log._record(EpochRecord("q", 3, ((0, batch),)))
     body = bytes(store.get("streams/etl").data)[:-6]
     location = batch.location.encode()

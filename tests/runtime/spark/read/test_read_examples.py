@@ -12,7 +12,7 @@ from spark_place import Place
 
 from forebay import Consumer
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[4] / "examples"
 
 
 def example(name: str) -> ModuleType:
@@ -36,7 +36,7 @@ def test_events_are_aggregated_and_streamed_to_parquet_exactly_once(
             ("/cart", 1000 * run, 19.5),
             ("/checkout", 1000 * run, 19.5),
         ]
-        assert stream.stream(spark, place.url, out).awaitTermination(200)
+        assert stream.stream(spark, place.url, out).awaitTermination(600)
         written = spark.read.parquet(out)
         assert written.columns == ["page", "user", "ms", "day"]
         assert written.count() == 3000 * run

@@ -21,8 +21,8 @@ from write_job import entries_in, head_of, rows, run_task
 
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.topic import create_topic, partition_for
-from forebay.runtime.spark.write.commit import EpochLog, EpochRecord
-from forebay.runtime.spark.write.writer import BatchWriter, Stored, StreamWriter
+from forebay.runtime.spark.write.commit import EpochCommitter, EpochRecord
+from forebay.runtime.spark.write.writers import BatchWriter, Stored, StreamWriter
 
 VALUE = StructField("value", BinaryType())
 
@@ -149,7 +149,7 @@ def test_abort_of_an_epoch_lets_go_unless_a_replay_will_list_it(place: Place) ->
     writer.abort([None], 0)
     assert head_of(place.open()).holds == {}
 
-    EpochLog(writer._job, "etl")._record(EpochRecord("q", 0, message.batches))
+    EpochCommitter(writer._job, "etl")._record(EpochRecord("q", 0, message.batches))
     message = stored_message(writer)
     for messages in ([message], [None]):
         writer.abort(messages, 0)
@@ -207,10 +207,9 @@ def test_credentials_are_in_no_error(spark: SparkSession, weed: Any) -> None:
 def test_task_tried_twice_at_once_on_two_workers_is_written_once(tmp_path: Path) -> None:
     """The short form is the task that is killed and tried again: of both attempts' objects, one's are listed."""
     done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("speculative_job.py"), tmp_path],
+        [sys.executable, Path(__file__).parent.with_name("speculative_job.py"), tmp_path],
         capture_output=True,
         text=True,
-        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr
