@@ -89,7 +89,7 @@ class Held(Closing):
 
     def __del__(self) -> None:
         lease = getattr(self, "_lease", None)  # missing if the constructor failed
-        if lease is not None and lease.stop():
+        if lease is not None and lease.abandon():
             warnings.warn(
                 f"{self!r} was not closed: use `with` or close(). It keeps the collector back until it expires",
                 ResourceWarning,

@@ -27,7 +27,7 @@ _MAX_WAITING = 2
 """Maximum number of threads that wait: one for what is due next, and one in case the first hangs."""
 
 _changed = Condition()
-"""Guards the fields of all renewers. One lock, because a finalizer may stop a renewal at any point of another."""
+"""Guards the fields of all renewers."""
 _renewers: dict[object, _Renewer] = {}
 
 
@@ -70,8 +70,14 @@ class Renewal:
     def stop(self) -> bool:
         """Stop renewing it; return whether this is the first call."""
         with _changed:
-            before, self.is_stopped = self.is_stopped, True  # only a mark: a thread removes it from its list
+            is_first = self.abandon()
             _changed.notify_all()
+        return is_first
+
+    def abandon(self) -> bool:
+        """As `stop`, for a finalizer: it waits for no lock, so a thread notices only when a renewal is due."""
+        # A finalizer runs between any two steps of any thread, which may hold a lock that a thread here waits for.
+        before, self.is_stopped = self.is_stopped, True  # only a mark: a thread removes it from its list
         return not before
 
 

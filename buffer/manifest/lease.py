@@ -204,6 +204,10 @@ class Lease:
             return False  # the parent renews it
         return self._renewal.stop()
 
+    def abandon(self) -> bool:
+        """As `stop`, for a finalizer, which must not wait for a lock."""
+        return self._process == os.getpid() and self._renewal.abandon()
+
     def _is_due(self, found: Hold) -> bool:
         """Whether this process, which shares the hold with others, should renew it."""
         if not self._follows() and found.stamp_ms is not None:  # guard: renew a stamped hold at the first look

@@ -55,8 +55,13 @@ def held_by(pool: Any, clock: ManualClock, store: Any = None) -> Iterator[HeldRa
 def renew(pool: Any, held: HeldRange, clock: ManualClock) -> None:
     """Time passes for the holder, whose thread renews the hold."""
     before = pool.head.holds[held.hold_id].renewals
+
+    def is_renewed_or_lost() -> bool:
+        found = pool.head.holds.get(held.hold_id)
+        return found is None or found.renewals > before
+
     clock.advance(TTL / 3)
-    wait_for(lambda: held.hold_id not in pool.head.holds or pool.head.holds[held.hold_id].renewals > before)
+    wait_for(is_renewed_or_lost)
 
 
 def fill(pool: Any) -> None:

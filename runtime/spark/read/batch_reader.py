@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from forebay.buffer.format.model import BatchDescriptor
-    from forebay.buffer.holds import Ticket
     from forebay.buffer.manifest import Queue, State
+    from forebay.buffer.manifest.lease import Ticket
 
 _STARTS = ("startingSequence", "startingTime", "group")
 _ENDS = ("endingSequence", "endingTime")

@@ -18,7 +18,6 @@ from forebay.buffer.base.checks import parse_time
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import NotFound
 from forebay.buffer.either.dispatch import open_buffer_or_topic
-from forebay.buffer.manifest.state import is_unwritten
 from forebay.buffer.read.ahead import size_of
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import in_parallel
@@ -263,7 +262,7 @@ def _age(batch: BatchDescriptor) -> int:
 
 
 def _is_written(state: State | None) -> bool:
-    return state is not None and not is_unwritten(state)
+    return state is not None and not state.is_unwritten
 
 
 def _place(text: str | None) -> str | int | None:
