@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from forebay.buffer.base.checks import check_timeout
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from threading import Condition
@@ -12,6 +14,12 @@ if TYPE_CHECKING:
 
 POLL_FLOOR = 0.05
 """Seconds until the first look after one that found nothing."""
+
+
+def deadline_in(clock: Clock, timeout: float | None) -> float | None:
+    """Return the time on the monotonic clock at which a checked `timeout` ends; None to wait without a limit."""
+    seconds = check_timeout(timeout)
+    return None if seconds is None else clock.monotonic() + seconds
 
 
 def wait_for(clock: Clock, condition: Condition, is_met: Callable[[], object], deadline: float | None) -> bool:

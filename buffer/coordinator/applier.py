@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
-from forebay.buffer.coordinator.delta import Durability
+from forebay.buffer.coordinator.delta import Durability, FrozenT, ReaderT, ResultT, WriteT
 from forebay.buffer.coordinator.errors import ApplyFailed, release_frames
 from forebay.buffer.coordinator.handle import FlushHandle, WriteHandle
 from forebay.buffer.coordinator.record import DeltaRecord
@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from forebay.buffer.coordinator.record import Waitable
     from forebay.buffer.coordinator.state import CoordinatorState
     from forebay.buffer.coordinator.view import ViewBoard
-
-WriteT = TypeVar("WriteT")
-ResultT = TypeVar("ResultT")
-FrozenT = TypeVar("FrozenT")
-ReaderT = TypeVar("ReaderT")
 
 _MOST_AT_ONCE = 1024
 """Writes applied between two looks at the lock: enough to make its cost vanish, few enough to keep `applied` moving."""
@@ -195,8 +190,7 @@ class Applier(Generic[WriteT, ResultT, FrozenT, ReaderT]):
             last.wants_storage = last.wants_storage or flush.durable
             covered.append(last)
         elif flush.durable:
-            last = DeltaRecord(self._next_epoch)
-            last.wants_storage = True
+            last = DeltaRecord(range(self._next_epoch, self._next_epoch), wants_storage=True)
             self._pipeline.submit(last)
             covered.append(last)
         flush.waited_for = tuple(covered)
@@ -217,7 +211,7 @@ class Applier(Generic[WriteT, ResultT, FrozenT, ReaderT]):
             # With every write refused the delta is as it was: it goes on, and only the epochs pass.
             if record.keeps:
                 self._board.delta_frozen(epochs, reader)
-            state.current = DeltaRecord(self._next_epoch)
+            state.current = DeltaRecord(range(self._next_epoch, self._next_epoch))
             self._first_epoch = self._next_epoch
             self._full = False
             self._commanded = False

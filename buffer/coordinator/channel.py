@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from threading import current_thread
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
 
 from forebay.buffer.base.checks import check_timeout
 from forebay.buffer.base.errors import Backpressure, InvalidInput, Timeout
-from forebay.buffer.coordinator.errors import fresh
+from forebay.buffer.base.waiting import deadline_in
+from forebay.buffer.coordinator.delta import ResultT, WriteT
 from forebay.buffer.coordinator.handle import WriteHandle
 from forebay.buffer.coordinator.state import ChannelState
 
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
     from threading import Condition
 
     from forebay.buffer.coordinator.state import CoordinatorState
-
-WriteT = TypeVar("WriteT")
-ResultT = TypeVar("ResultT")
 
 
 class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
@@ -42,7 +40,7 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
         handle = self.handle_type(write, self, state, cost)
         with state.lock:
             if state.stopping or state.failure is not None:
-                self._refuse()
+                state.check_accepting()
             if self.accepted - self.applied >= self._capacity:
                 raise Backpressure(f"{state.name}: channel {self.name!r} holds {self._capacity} writes", write=write)
             if not self._has_cost_room(cost):
@@ -69,7 +67,7 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
         handle = self.handle_type(write, self, state, cost)
         with state.lock:
             if state.stopping or state.failure is not None:
-                self._refuse()
+                state.check_accepting()
             if self.accepted - self.applied >= self._capacity or (
                 # What nearly every write finds is seen here, without the price of a call.
                 (group.cost_line or not 0 <= cost <= group.max_cost - group.held_cost) and not self._has_cost_room(cost)
@@ -98,14 +96,14 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
 
     def _wait_for_room(self, write: WriteT, timeout: float | None, cost: int) -> None:
         state, group = self.state, self._group
-        deadline = None if timeout is None else state.clock.monotonic() + timeout
+        deadline = deadline_in(state.clock, timeout)
 
         def wait(room: Condition) -> None:
             if deadline is not None and state.clock.monotonic() >= deadline:
                 raise Timeout(f"{state.name}: no room in channel {self.name!r} in {timeout} seconds", write=write)
             state.clock.wait_until(room, deadline)
             if state.stopping or state.failure is not None:
-                self._refuse()
+                state.check_accepting()
 
         while self.accepted - self.applied >= self._capacity:
             wait(state.room)
@@ -125,16 +123,11 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
             group.room.notify_all()
             state.room.notify_all()
 
-    def _refuse(self) -> None:
-        refusal = self.state.refusal()
-        if refusal is not None:
-            raise fresh(refusal)
-
     def pause(self) -> None:
         """Hold back this channel's writes: once this returns, none is applied until `resume`, or until the stop."""
         state = self.state
         with state.lock:
-            self._refuse()
+            state.check_accepting()
             if not self.paused:
                 self.paused = True
                 state.paused += 1

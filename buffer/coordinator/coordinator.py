@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
 
-from forebay.buffer.base.checks import check_timeout
 from forebay.buffer.base.clock import SystemClock
-from forebay.buffer.base.errors import InvalidInput, Timeout
+from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.base.waiting import deadline_in
 from forebay.buffer.coordinator.applier import Applier
 from forebay.buffer.coordinator.channel import WriteChannel
 from forebay.buffer.coordinator.config import CoordinatorConfig
+from forebay.buffer.coordinator.delta import FrozenT, ReaderT, ReceiptT, ResultT, WriteT
 from forebay.buffer.coordinator.errors import fresh
 from forebay.buffer.coordinator.group import CoordinatorGroup
 from forebay.buffer.coordinator.handle import FlushHandle
@@ -24,12 +25,6 @@ if TYPE_CHECKING:
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.coordinator.delta import Delta, Durability, Flusher
     from forebay.buffer.coordinator.view import View
-
-WriteT = TypeVar("WriteT")
-ResultT = TypeVar("ResultT")
-FrozenT = TypeVar("FrozenT")
-ReaderT = TypeVar("ReaderT")
-ReceiptT = TypeVar("ReceiptT")
 
 
 class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
@@ -95,9 +90,7 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             Closed: it was stopped. If an error stopped it, that is raised instead.
         """
         with self._state.lock:
-            refusal = self._state.refusal()
-            if refusal is not None:
-                raise fresh(refusal)
+            self._state.check_accepting()
             self._start()
 
     def _start(self) -> None:
@@ -131,9 +124,7 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
         """
         handle = FlushHandle(self._state, self._config.durable_flushes if durable is None else durable)
         with self._state.lock:
-            refusal = self._state.refusal()
-            if refusal is not None:
-                raise fresh(refusal)
+            self._state.check_accepting()
             self._state.pending.append(handle)
             self._state.wake_apply()
         return handle
@@ -145,9 +136,7 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
         """
         with self._state.lock:
-            refusal = self._state.refusal()
-            if refusal is not None:
-                raise fresh(refusal)
+            self._state.check_accepting()
             self._group.run_soon(work)
 
     def watermark(self, durability: Durability) -> int:
@@ -165,15 +154,13 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             Closed: the coordinator stopped first. If an error stopped it, that error is raised instead.
         """
         state = self._state
-        deadline = None if timeout is None else state.clock.monotonic() + timeout
+        deadline = deadline_in(state.clock, timeout)
         with state.lock:
             while state.watermarks[durability] < epoch:
                 over = state.over()
                 if over is not None:
                     raise fresh(over)
-                if deadline is not None and state.clock.monotonic() >= deadline:
-                    raise Timeout(f"{state.name}: epoch {epoch} not {durability.name.lower()} in {timeout} seconds")
-                state.clock.wait_until(state.moved, deadline)
+                state.wait(state.moved, deadline, f"epoch {epoch} not {durability.name.lower()} in {timeout} seconds")
 
     @property
     def view(self) -> View[ReaderT, ReceiptT]:
@@ -205,16 +192,13 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             ForebayError: what rejected one of the last deltas, or what stopped the coordinator; one call raises it.
         """
         state = self._state
-        check_timeout(timeout)
-        deadline = None if timeout is None else state.clock.monotonic() + timeout
+        deadline = deadline_in(state.clock, timeout)
         with state.lock:
             self._begin_stop()
             if self._group.runs_here():
                 return
             while not state.ended and state.failure is None:
-                if deadline is not None and state.clock.monotonic() >= deadline:
-                    raise Timeout(f"{state.name}: not stopped in {timeout} seconds")
-                state.clock.wait_until(state.moved, deadline)
+                state.wait(state.moved, deadline, f"not stopped in {timeout} seconds")
             problem: BaseException | bool = state.failure if state.failure is not None else False
             if problem is False and self._last_flush is not None:
                 problem = self._last_flush.standing(self._last_flush.final_level)

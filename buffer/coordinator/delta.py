@@ -10,13 +10,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Self
 
+WriteT = TypeVar("WriteT")
+ResultT = TypeVar("ResultT")
+FrozenT = TypeVar("FrozenT")
+ReaderT = TypeVar("ReaderT")
+ReceiptT = TypeVar("ReceiptT")
 T_co = TypeVar("T_co", covariant=True)
 WriteT_contra = TypeVar("WriteT_contra", contravariant=True)
 ResultT_co = TypeVar("ResultT_co", covariant=True)
 FrozenT_co = TypeVar("FrozenT_co", covariant=True)
 FrozenT_contra = TypeVar("FrozenT_contra", contravariant=True)
 ReaderT_co = TypeVar("ReaderT_co", covariant=True)
-ReceiptT = TypeVar("ReceiptT")
 
 
 class Durability(IntEnum):

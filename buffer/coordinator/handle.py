@@ -9,13 +9,12 @@ write is settled: queues and watchers let go of it then, or when the coordinator
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 import msgspec
 
-from forebay.buffer.base.checks import check_timeout
-from forebay.buffer.base.errors import Timeout
-from forebay.buffer.coordinator.delta import Durability
+from forebay.buffer.base.waiting import deadline_in
+from forebay.buffer.coordinator.delta import Durability, ResultT
 from forebay.buffer.coordinator.errors import ApplyFailed, fresh
 from forebay.buffer.coordinator.record import Watcher
 from forebay.buffer.coordinator.state import LoopWaker, tell
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
     from forebay.buffer.coordinator.record import DeltaRecord
     from forebay.buffer.coordinator.state import ChannelState, CoordinatorState
-
-ResultT = TypeVar("ResultT")
 
 
 class Handle(Generic[ResultT]):  # no ABC: a struct has a metaclass of its own
@@ -77,25 +74,17 @@ class Handle(Generic[ResultT]):  # no ABC: a struct has a metaclass of its own
             Closed: the coordinator was stopped before it was reached.
             ForebayError: what kept the write's delta from the level, or what stopped the coordinator.
         """
-        if timeout is not None:
-            check_timeout(timeout)
-        level = durability or self.final_level
-        standing = self.standing(level)
-        if standing is not True:
-            standing = self._wait(level, timeout)
-        if isinstance(standing, BaseException):
-            raise fresh(standing)
-
-    def _wait(self, level: int, timeout: float | None) -> BaseException | bool:
         state = self.state
-        clock = state.clock
-        deadline = None if timeout is None else clock.monotonic() + timeout
+        deadline = deadline_in(state.clock, timeout)
+        level = durability or self.final_level
+        if self.standing(level) is True:
+            return
         with state.lock:
             while (standing := self.standing(level)) is False:
-                if deadline is not None and clock.monotonic() >= deadline:
-                    raise Timeout(f"{state.name}: not {Durability(level).name.lower()} in {timeout} seconds")
-                clock.wait_until(self._next_change(), deadline)
-        return standing
+                overdue = f"not {Durability(level).name.lower()} in {timeout} seconds"
+                state.wait(self._next_change(), deadline, overdue)
+        if isinstance(standing, BaseException):
+            raise fresh(standing)
 
     def _next_change(self) -> Condition:
         state = self.state
@@ -155,8 +144,7 @@ class WriteHandle(Handle[ResultT], msgspec.Struct, eq=False, gc=False):
                 return rejection
             if level == Durability.APPLIED or record.passed >= level:
                 return True
-        over = state.over()
-        return False if over is None else over
+        return state.over() or False
 
     def _answer(self) -> ResultT:
         answer: ResultT = self.outcome
@@ -168,18 +156,15 @@ class WriteHandle(Handle[ResultT], msgspec.Struct, eq=False, gc=False):
         return self.state.config.default_durability
 
 
-class FlushHandle(Handle[int]):
+class FlushHandle(Handle[int], msgspec.Struct, eq=False):
     """One flush command on its way; its epoch is that of the last write applied before it, 0 if there was none."""
 
-    __slots__ = ("durable", "epoch", "record", "state", "waited_for")
-
-    def __init__(self, state: CoordinatorState, durable: bool) -> None:
-        self.epoch = None
-        self.record = None
-        self.state = state
-        self.durable = durable
-        self.waited_for: tuple[DeltaRecord, ...] = ()
-        """The deltas this flush covers that were not durable when it was given; the last of them is `record`."""
+    state: CoordinatorState
+    durable: bool
+    epoch: int | None = None
+    record: DeltaRecord | None = None
+    waited_for: tuple[DeltaRecord, ...] = ()
+    """The deltas this flush covers that were not durable when it was given; the last of them is `record`."""
 
     def standing(self, level: int) -> BaseException | bool:
         """True once `level` is reached, the error if it never will be, else False: certain only under the lock."""
@@ -190,8 +175,7 @@ class FlushHandle(Handle[int]):
         ):
             errors = (covered.error_at(level) for covered in self.waited_for)
             return next((error for error in errors if error is not None), True)
-        over = self.state.over()
-        return False if over is None else over
+        return self.state.over() or False
 
     def _answer(self) -> int:
         return self.epoch or 0

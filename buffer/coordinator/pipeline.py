@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic
 
 from forebay.buffer.base.errors import ForebayError
-from forebay.buffer.coordinator.delta import Durability, Stamped
+from forebay.buffer.coordinator.delta import Durability, FrozenT, ReceiptT, Stamped
 from forebay.buffer.coordinator.errors import DeltaRejected, release_frames
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from forebay.buffer.coordinator.record import DeltaRecord
     from forebay.buffer.coordinator.state import CoordinatorState
     from forebay.buffer.coordinator.view import ViewBoard
-
-FrozenT = TypeVar("FrozenT")
-ReceiptT = TypeVar("ReceiptT")
 
 
 class FlushPipeline(Generic[FrozenT, ReceiptT]):
@@ -75,7 +73,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
             self._uploads.append(record)
             if self._writing < self._capacity:
                 self._writing += 1
-                self._state.group.flush_threads.add(self._write_delta)
+                self._state.group.flush_threads.add(partial(self._run, self._write_next_delta))
         else:
             record.flushed = True
             self._pass_written()
@@ -92,7 +90,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
             return
         if self._hurries or state.clock.monotonic() >= self._storage_not_before:
             self._committing = True
-            state.group.flush_threads.add(self._commit_group, first=True)
+            state.group.flush_threads.add(partial(self._run, self._commit_next_group), first=True)
         else:
             state.group.apply_thread.wake_at(self._pace_is_over, self._storage_not_before)
 
@@ -103,12 +101,6 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
             if self._state.failure is None:
                 self.flush_storage_when_due()
         return False
-
-    def _write_delta(self) -> bool:
-        return self._run(self._write_next_delta)
-
-    def _commit_group(self) -> bool:
-        return self._run(self._commit_next_group)
 
     def _run(self, work: Callable[[], bool]) -> bool:
         try:
@@ -159,7 +151,8 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         if reason.__traceback__ is None:
             # It was made and never raised: where it was rejected is the next best thing to show.
             reason.__traceback__ = rejection.__traceback__
-        record.reject(reason if isinstance(reason, ForebayError) else rejection, level)
+        record.error = reason if isinstance(reason, ForebayError) else rejection
+        record.failed = level
         self._release_cost(record)
         self._state.settle(record)
 
@@ -207,7 +200,10 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
 
     def _commit_next_group(self) -> bool:
         state = self._state
-        group = self._next_group()
+        with state.lock:
+            self._storage_due = self._commanded = False
+            group = list(self._written)
+            self._written.clear()
         receipts: list[Stamped[ReceiptT]] = [
             Stamped(record.epochs, record.receipt) for record in group if record.keeps and record.error is None
         ]
@@ -232,10 +228,3 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
                 self._pass(record, Durability.DURABLE)
             self._pass_durable()
         return False
-
-    def _next_group(self) -> list[DeltaRecord]:
-        with self._state.lock:
-            self._storage_due = self._commanded = False
-            group = list(self._written)
-            self._written.clear()
-            return group

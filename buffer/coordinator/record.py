@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from threading import Condition
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -28,54 +29,34 @@ class Watcher(NamedTuple):
     callback: Callable[[Any], object]
 
 
+@dataclass(slots=True, eq=False)
 class DeltaRecord:
     """How far one delta has come. The coordinator's lock guards every field."""
 
-    __slots__ = (
-        "changed",
-        "cost",
-        "epochs",
-        "error",
-        "failed",
-        "flushed",
-        "frozen",
-        "keeps",
-        "passed",
-        "receipt",
-        "wants_storage",
-        "watchers",
-    )
-
-    def __init__(self, first_epoch: int) -> None:
-        self.epochs = range(first_epoch, first_epoch)
-        """Known when the delta is frozen; until then empty, at its start."""
-        self.keeps = False
-        """Whether some write of it was applied: if not, there is nothing to flush."""
-        self.cost = 0
-        self.frozen: Any = None
-        self.flushed = False
-        """Whether `flush_delta` is over, or there was nothing to flush."""
-        self.receipt: Any = None
-        self.wants_storage = False
-        """Whether a flush command asked for storage durability up to here."""
-        self.passed = 0
-        """The highest level whose watermark has gone past this delta, rejected or not."""
-        self.error: BaseException | None = None
-        self.failed = 0
-        """The lowest level this delta will never reach, if there is an error."""
-        self.watchers: list[Watcher] = []
-        self.changed: Condition | None = None
+    epochs: range
+    """Known when the delta is frozen; until then empty, at its start."""
+    keeps: bool = False
+    """Whether some write of it was applied: if not, there is nothing to flush."""
+    cost: int = 0
+    frozen: Any = None
+    flushed: bool = False
+    """Whether `flush_delta` is over, or there was nothing to flush."""
+    receipt: Any = None
+    wants_storage: bool = False
+    """Whether a flush command asked for storage durability up to here."""
+    passed: int = 0
+    """The highest level whose watermark has gone past this delta, rejected or not."""
+    error: BaseException | None = None
+    failed: int = 0
+    """The lowest level this delta will never reach, if there is an error."""
+    watchers: list[Watcher] = field(default_factory=list)
+    changed: Condition | None = None
 
     def condition(self, lock: RLock) -> Condition:
         """The condition to wait on for this delta; most deltas never need one."""
         if self.changed is None:
             self.changed = Condition(lock)
         return self.changed
-
-    def reject(self, error: BaseException, level: int) -> None:
-        """Fail the delta at `level` and above."""
-        self.error = error
-        self.failed = level
 
     def error_at(self, level: int) -> BaseException | None:
         """The error for who asks for `level`, if the delta was rejected at it or below."""

@@ -6,9 +6,9 @@ import logging
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
-from forebay.buffer.base.errors import Closed
+from forebay.buffer.base.errors import Closed, Timeout
 from forebay.buffer.coordinator.delta import Durability
-from forebay.buffer.coordinator.errors import release_frames
+from forebay.buffer.coordinator.errors import fresh, release_frames
 from forebay.buffer.coordinator.record import DeltaRecord, Watcher
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class CoordinatorState:
 
         self.watermarks = [0, 0, 0, 0]
         """Indexed by `Durability`."""
-        self.current = DeltaRecord(1)
+        self.current = DeltaRecord(range(1, 1))
         self.unsettled: dict[DeltaRecord, None] = {}
         """Frozen deltas not yet durable, oldest first."""
         self.stopping = False
@@ -90,11 +90,18 @@ class CoordinatorState:
             return self.failure
         return Closed(f"{self.name} was stopped") if self.ended else None
 
-    def refusal(self) -> BaseException | None:
-        """Why no write is taken any more, or None as long as writes are taken."""
-        if self.failure is None and self.stopping:
-            return Closed(f"{self.name} was stopped")
-        return self.failure
+    def check_accepting(self) -> None:
+        """Raise `Closed`, or what stopped the coordinator, if it takes no more writes."""
+        if self.failure is not None:
+            raise fresh(self.failure)
+        if self.stopping:
+            raise Closed(f"{self.name} was stopped")
+
+    def wait(self, condition: Condition, deadline: float | None, overdue: str) -> None:
+        """Wait for a notification of `condition`, or raise `Timeout` with the text `overdue` after the deadline."""
+        if deadline is not None and self.clock.monotonic() >= deadline:
+            raise Timeout(f"{self.name}: {overdue}")
+        self.clock.wait_until(condition, deadline)
 
     def wake_apply(self) -> None:
         """Let the apply thread look again, if it found nothing to do."""

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic
 from weakref import WeakSet
 
-from forebay.buffer.base.checks import check_timeout
-from forebay.buffer.base.errors import Closed, Timeout
-from forebay.buffer.coordinator.delta import Stamped
+from forebay.buffer.base.errors import Closed
+from forebay.buffer.base.waiting import deadline_in
+from forebay.buffer.coordinator.delta import ReaderT, ReceiptT, Stamped
 from forebay.buffer.coordinator.errors import MessagesLost, fresh
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from forebay.buffer.coordinator.state import CoordinatorState
-
-ReaderT = TypeVar("ReaderT")
-ReceiptT = TypeVar("ReceiptT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +105,16 @@ class ViewSubscription(Generic[ReaderT, ReceiptT]):
             Timeout: there was none in `timeout` seconds.
             Closed: there will be no more. If an error stopped the coordinator, it is raised instead.
         """
-        clock = self._state.clock
-        check_timeout(timeout)
-        deadline = None if timeout is None else clock.monotonic() + timeout
-        with self._state.lock:
+        state = self._state
+        deadline = deadline_in(state.clock, timeout)
+        with state.lock:
             while not self._waiting:
                 if self._lost:
-                    raise MessagesLost(f"{self._state.name}: a subscriber fell {self._capacity} views behind")
-                over = self._state.over()
+                    raise MessagesLost(f"{state.name}: a subscriber fell {self._capacity} views behind")
+                over = state.over()
                 if over is not None:
                     raise fresh(over)
-                if deadline is not None and clock.monotonic() >= deadline:
-                    raise Timeout(f"{self._state.name}: no new view in {timeout} seconds")
-                clock.wait_until(self._state.view_changed, deadline)
+                state.wait(state.view_changed, deadline, f"no new view in {timeout} seconds")
             return self._waiting.popleft()
 
     def __iter__(self) -> Iterator[View[ReaderT, ReceiptT]]:

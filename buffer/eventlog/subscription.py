@@ -13,10 +13,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from forebay.buffer.base import metrics
-from forebay.buffer.base.checks import check_timeout, check_whole
+from forebay.buffer.base.checks import check_whole
 from forebay.buffer.base.errors import Closed, ForebayError, InvalidInput
 from forebay.buffer.base.lifecycle import Closing, shows_unopened
-from forebay.buffer.base.waiting import POLL_FLOOR
+from forebay.buffer.base.waiting import POLL_FLOOR, deadline_in
 from forebay.buffer.eventlog.model import Lagged, decode_record
 
 if TYPE_CHECKING:
@@ -142,8 +142,7 @@ class Subscription(Closing):
             Lagged: more than `depth` events wait in one partition, beyond what was there when it was assigned.
             ForebayError: the log could not be read.
         """
-        check_timeout(timeout)
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        deadline = deadline_in(self._clock, timeout)
         while (record := self._pop()) is None and self._fill(deadline):
             pass
         return record

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from forebay.buffer.base.checks import check_timeout
 from forebay.buffer.base.clock import SystemClock, system_random
 from forebay.buffer.base.errors import Backpressure, Closed, ForebayError, InvalidInput, StoreError, Timeout
 from forebay.buffer.base.lifecycle import AsyncClosing, shows_unopened
+from forebay.buffer.base.waiting import deadline_in
 from forebay.buffer.coordinator import CoordinatorGroup
 from forebay.buffer.format.batch import DEFAULT_LEVEL
 from forebay.buffer.store.retry import RETRY_SECONDS
@@ -162,16 +161,14 @@ class TopicProducer(AsyncClosing):
         """
         if self._first.inherited:
             return  # the parent's to close
-        check_timeout(timeout)
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        deadline = deadline_in(self._clock, timeout)
         with self._opening:
             self._closed = True
             writers = list(self._writers.values())
-        flushes: list[FlushHandle] = []
+        steps: list[Callable[[float | None], object]] = []
         for writer in writers:
             with suppress(ForebayError):  # which its own close tells
-                flushes.append(writer.flush())  # all at once, and then wait for one after the other
-        steps: list[Callable[[float | None], None]] = [partial(flush.wait, None) for flush in flushes]
+                steps.append(writer.flush().result)  # all at once, and then wait for one after the other
         steps += [writer.close for writer in writers]
         failures: list[ForebayError] = []
         for wait in steps:
@@ -286,8 +283,7 @@ class TopicFlush:
             Timeout: it was not in `timeout` seconds; it may still be.
             ForebayError: what kept a batch from it.
         """
-        check_timeout(timeout)
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        deadline = deadline_in(self._clock, timeout)
         for handle in self._handles:
             left = None if deadline is None else max(0.0, deadline - self._clock.monotonic())
             handle.wait(durability, left)
