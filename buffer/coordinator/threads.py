@@ -137,7 +137,6 @@ class FlushThreads:
             with self._lock:
                 if task is not None:
                     self._tasks.append(task)
-                    task = None
                 while not self._tasks:
                     if self._ending:
                         return

@@ -168,7 +168,6 @@ def encode_batch(
         InvalidInput: an entry is null, is not bytes or is too large; they are more than `max_raw_bytes` in all (which
             readers would refuse); or there is no such compression, level or version.
     """
-    check_compression(compression, level)
     if version not in (1, 2):
         raise InvalidInput(f"a batch is of version 1 or 2, not {version!r}")
     values = _to_large_binary(entries)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import countOf
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -311,13 +311,15 @@ class FilledBatch:
     """The content of one batch object, before it is encoded."""
 
     blocks: Blocks
-    metadata: tuple[Metadata, ...]
-    count: int
-    raw_bytes: int
     version: Version
-    number: int | None
+    metadata: list[Metadata] = field(default_factory=list)
+    metadata_bytes: int = 0
+    """About what the metadata takes in the manifest."""
+    count: int = 0
+    raw_bytes: int = 0
+    number: int | None = None
     """Of its last call, where the caller numbers them."""
-    lacks_a_call: bool
+    lacks_a_call: bool = False
     """A call that the caller has numbered is not in it, and calls after that may be."""
 
     def take_block(self) -> list[memoryview]:
@@ -331,29 +333,17 @@ class FilledBatch:
             raise Unavailable("memory ran short while a call was put into this batch: produce its entries again")
         return pieces
 
-    def reuse_block(self) -> None:
-        """Let other batches have the memory of the pieces, once nothing stands on them any more."""
-        self.blocks.reuse()
-
 
 class Accumulator:
-    """The batch that a producer is filling. To the coordinator it is the current delta."""
+    """Fills one batch after the other. To the coordinator it is the current delta."""
 
     def __init__(self, flush_size_bytes: int, *, version: Version = 2, in_one_piece: bool = False) -> None:
         """Start an empty batch; `in_one_piece` is for batches that will be compressed."""
         self._flush_size_bytes = flush_size_bytes
         self._version = version
-        self._in_one_piece = in_one_piece
-        self._blocks = Blocks(version, flush_size_bytes + 2 * BLOCK_BYTES if in_one_piece else 0)
-        # OpenData Buffer writes one item for each call, and its readers may count on that.
-        self._shares_items = version != 1
-        self._most_metadata_bytes = FLUSH_METADATA_BYTES if self._shares_items else FLUSH_METADATA_BYTES_V1
-        self._metadata: list[Metadata] = []
-        self._metadata_bytes = 0
-        self._count = 0
-        self._raw_bytes = 0
-        self._number: int | None = None
-        self._lacks_a_call = False
+        self._room = flush_size_bytes + 2 * BLOCK_BYTES if in_one_piece else 0
+        self._most_metadata_bytes = FLUSH_METADATA_BYTES_V1 if version == 1 else FLUSH_METADATA_BYTES
+        self._batch = FilledBatch(Blocks(version, self._room), version)
 
     def apply(self, call: Call) -> int | None:
         """Add a call's entries, and return its ingestion time; None if it is a repeat of what is durable.
@@ -362,51 +352,43 @@ class Accumulator:
         """
         if not call.count:
             return None  # only its place in the order matters
+        batch = self._batch
         try:
             if isinstance(call.parts, bytes):
-                self._blocks.add_small(call.parts)
+                batch.blocks.add_small(call.parts)
             else:
                 for data, lengths in call.parts:
-                    self._blocks.add(data, lengths)
+                    batch.blocks.add(data, lengths)
                 call.parts = []  # they may have been copied
         except BaseException:
             # A later number in the manifest would say that this one is durable.
-            self._lacks_a_call |= call.number is not None  # guard: list no later number after a call that was left out
+            batch.lacks_a_call |= call.number is not None  # guard: list no later number after a call that was left out
             raise
-        self._number = call.number
-        last = self._metadata[-1] if self._metadata else None
+        batch.number = call.number
+        last = batch.metadata[-1] if batch.metadata else None
         if (
             last is None
             or last.ingestion_time_ms != call.time_ms
             or last.payload != call.metadata
-            or not self._shares_items
+            or self._version == 1  # OpenData Buffer writes one item for each call, and its readers may count on that
         ):
-            self._metadata.append(Metadata(self._count, call.time_ms, call.metadata))
-            self._metadata_bytes += len(call.metadata) + _METADATA_ITEM_BYTES
-        self._count += call.count
-        self._raw_bytes += call.raw_bytes
+            batch.metadata.append(Metadata(batch.count, call.time_ms, call.metadata))
+            batch.metadata_bytes += len(call.metadata) + _METADATA_ITEM_BYTES
+        batch.count += call.count
+        batch.raw_bytes += call.raw_bytes
         return call.time_ms
 
     def size(self) -> int:
         """The batch's size before compression, or enough to be flushed if its metadata is due."""
-        if self._metadata_bytes >= self._most_metadata_bytes:
-            return max(self._raw_bytes, self._flush_size_bytes)
-        return self._raw_bytes
+        if self._batch.metadata_bytes >= self._most_metadata_bytes:
+            return max(self._batch.raw_bytes, self._flush_size_bytes)
+        return self._batch.raw_bytes
 
     def reader(self) -> Accumulator:
-        """The batch itself: views of a producer show only how full it is."""
+        """The accumulator itself: nobody reads a producer's entries from its views."""
         return self
 
     def freeze(self) -> tuple[FilledBatch, Accumulator]:
-        """What to store, and an empty batch."""
-        filled = FilledBatch(
-            self._blocks,
-            tuple(self._metadata),
-            self._count,
-            self._raw_bytes,
-            self._version,
-            self._number,
-            self._lacks_a_call,
-        )
-        self._blocks = Blocks(self._version)  # the view's reader must not keep the entries in memory
-        return filled, Accumulator(self._flush_size_bytes, version=self._version, in_one_piece=self._in_one_piece)
+        """What to store, and this accumulator with an empty batch."""
+        filled, self._batch = self._batch, FilledBatch(Blocks(self._version, self._room), self._version)
+        return filled, self

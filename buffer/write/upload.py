@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Semaphore
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.coordinator import Stamped
     from forebay.buffer.format.batch import Compression, Version
-    from forebay.buffer.format.model import Metadata
     from forebay.buffer.manifest import Queue
     from forebay.buffer.store.base import Data, ObjectStore
     from forebay.buffer.write.accumulator import FilledBatch
@@ -112,22 +111,22 @@ class BatchStorage:
                 self._compression_level,
                 version=filled.version,
             )
-            filled.reuse_block()
+            filled.blocks.reuse()
         times = [item.ingestion_time_ms for item in filled.metadata]
         facts = Facts(len(data), filled.raw_bytes, filled.count, crc32c(data), min(times), max(times))
-        uploaded = self._put(data, filled.metadata, facts, version=filled.version, number=filled.number, above=above)
+        location, at, at_ms = self._put(data, above)
         metrics.flush_duration.record(self._clock.monotonic() - began, self._attributes)
         metrics.batches_flushed.add(1, self._attributes)
         metrics.entries_flushed.add(filled.count, self._attributes)
         metrics.bytes_flushed.add(filled.raw_bytes, self._attributes)
-        return uploaded
+        batch = NewBatch(location, tuple(filled.metadata), facts)
+        return Uploaded(batch, filled.version, filled.number, data, at, at_ms)
 
     def put_again(self, uploaded: Uploaded, *, above: str = names.LOWEST) -> Uploaded:
         """Store a batch once more, under another name; the data goes over to what is returned."""
-        batch = uploaded.batch
-        again = self._put(
-            uploaded.data, batch.metadata, batch.facts, version=uploaded.version, number=uploaded.number, above=above
-        )
+        location, at, at_ms = self._put(uploaded.data, above)
+        batch = NewBatch(location, uploaded.batch.metadata, uploaded.batch.facts)
+        again = replace(uploaded, batch=batch, at=at, at_ms=at_ms)
         uploaded.data = b""
         return again
 
@@ -176,16 +175,8 @@ class BatchStorage:
             seconds,
         )
 
-    def _put(
-        self,
-        data: Data,
-        metadata: tuple[Metadata, ...],
-        facts: Facts | None,
-        *,
-        version: Version,
-        number: int | None,
-        above: str,
-    ) -> Uploaded:
+    def _put(self, data: Data, above: str) -> tuple[str, float, int]:
+        """Store an object, and return its name and the times `at` and `at_ms` of `Uploaded`."""
         at, at_ms = self._clock.monotonic(), self._clock.now_ms()
         if self._lead_ms:  # guard: name uploads ahead of time after the floor passed one
             above = max(above, names.at_time(at_ms + self._lead_ms))
@@ -200,7 +191,7 @@ class BatchStorage:
                 f"{self._clock.monotonic() - at:.0f} s ({error}): nothing of this batch was stored; produce it again"
             ) from error
         metrics.bytes_written.add(len(data), self._attributes)
-        return Uploaded(NewBatch(location, metadata, facts), version, number, data, at, at_ms)
+        return location, at, at_ms
 
 
 class BatchUploader:
@@ -275,16 +266,15 @@ class BatchUploader:
             )
 
     def _append(self, batches: Sequence[Uploaded]) -> None:
-        number = batches[-1].number
         try:
-            batches = self._append_above_floor(batches, number)
+            batches = self._append_above_floor(batches)
         except PlaceConsumed as doubt:
-            batches = self._append_again(batches, number, doubt)
+            batches = self._append_again(batches, doubt)
         if self._queue.last_head() is None:  # version 1 has no floor
             for uploaded in batches:
                 self._put_back_if_overtaken(uploaded)
 
-    def _append_again(self, batches: Sequence[Uploaded], number: int | None, doubt: Unknown) -> Sequence[Uploaded]:
+    def _append_again(self, batches: Sequence[Uploaded], doubt: Unknown) -> Sequence[Uploaded]:
         """Append batches of which it can never be found out whether they were appended.
 
         Being read twice is the lesser evil; and under new names, since by the old ones a reader could meet an object
@@ -295,7 +285,7 @@ class BatchUploader:
             metrics.appends_repeated.add(len(batches), self._attributes)
             try:
                 batches = [self._storage.put_again(uploaded) for uploaded in batches]
-                return self._append_above_floor(batches, number)
+                return self._append_above_floor(batches)
             except PlaceConsumed as error:
                 doubt = error
             except ForebayError as failure:
@@ -303,12 +293,12 @@ class BatchUploader:
                 raise Unknown(f"{doubt}; appending it again failed: {failure}") from failure
         raise doubt
 
-    def _append_above_floor(self, batches: Sequence[Uploaded], number: int | None) -> Sequence[Uploaded]:
+    def _append_above_floor(self, batches: Sequence[Uploaded]) -> Sequence[Uploaded]:
         """Append, and return what was appended: under new names if the collector has passed the old ones by."""
 
         def append(batches: Sequence[Uploaded]) -> None:
             newest = max(uploaded.version for uploaded in batches)
-            self._queue.append([uploaded.batch for uploaded in batches], number=number, version=newest)
+            self._queue.append([uploaded.batch for uploaded in batches], number=batches[-1].number, version=newest)
 
         return self._storage.append(batches, append)
 

@@ -97,8 +97,8 @@ def test_memory_of_a_batch_is_used_again_once_the_batch_is_made() -> None:
     (taken,) = first.take_block()
     (other,) = fill_one_piece(b"b").take_block()
     assert address_of(other) != address_of(taken), "the first one is still in use"
-    first.reuse_block()
-    first.reuse_block()  # no more than once
+    first.blocks.reuse()
+    first.blocks.reuse()  # no more than once
     again = fill_one_piece(b"c")
     (piece,) = again.take_block()
     assert address_of(piece) == address_of(taken)
@@ -113,7 +113,7 @@ def test_little_memory_is_kept_for_later_batches(flush_size_bytes: int, kept: in
     filled = [fill_one_piece(b"x", flush_size_bytes) for _ in range(4)]
     for each in filled:
         each.take_block()
-        each.reuse_block()
+        each.blocks.reuse()
     assert len(_spare) == kept
     assert fill_one_piece(b"y", 16 << 20).count, "a producer with batches of another size takes none of them"
     assert not _spare, "and keeps them for nobody"
