@@ -156,9 +156,8 @@ class Lease:
                 self._note(found.renewals, began)
             elif found.renewals != self._renewals:
                 # Another process has raised it, after our last look if that was not long ago.
-                renewed_at = self._looked_at if self._follows() else began
                 self._note(found.renewals, began)
-                self._renewed_at = renewed_at
+                self._renewed_at = self._looked_at if self._follows() else began
             self._looked_at = began
 
     def _look(self) -> Hold | None:
