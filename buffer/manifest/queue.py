@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from forebay.buffer.base import metrics
 from forebay.buffer.base.checks import check_name, check_whole, parse_time
-from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.clock import Clock, Random, SystemClock, system_random
 from forebay.buffer.base.errors import (
     Corrupt,
     Fenced,
@@ -25,7 +25,7 @@ from forebay.buffer.base.errors import (
     Unsupported,
 )
 from forebay.buffer.manifest.head import LASTING, MAX_WRITERS, Head, is_lasting, trimmed
-from forebay.buffer.manifest.head_fields import Owner
+from forebay.buffer.manifest.head_fields import Owner, Writer
 from forebay.buffer.manifest.pace import Pace
 from forebay.buffer.manifest.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 from forebay.buffer.manifest.sealing import Sealing
@@ -37,10 +37,8 @@ from forebay.buffer.manifest.writers import WriterBuckets
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.batch import Version
     from forebay.buffer.format.model import BatchDescriptor, NewBatch
-    from forebay.buffer.manifest.head_fields import Writer
     from forebay.buffer.store.base import ObjectStore
 
 T = TypeVar("T")
@@ -239,11 +237,10 @@ class Queue:
             raise InvalidInput(f"{self.url}: there is nothing to append")
         with self._lock:
             self.seal_if_due()
+            number = self._number + 1 if number is None else number
             for _ in range(_MOST_REGISTRATIONS):
                 try:
-                    added = self._append(
-                        tuple(batches), self._number + 1 if number is None else number, let_go, version
-                    )
+                    added = self._append(tuple(batches), number, let_go, version)
                 except _NotRegistered:
                     self.register_writer()
                     continue

@@ -25,16 +25,13 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from forebay.buffer.base.backoff import WriteSpacing, full_jitter
 from forebay.buffer.base.checks import check_seconds, check_whole
-from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.clock import Clock, Random, SystemClock, system_random
 from forebay.buffer.base.errors import ForebayError, InvalidInput, NotFound, Timeout, Unavailable, Unknown
 from forebay.buffer.base.reread import read_sound
-from forebay.buffer.store.base import Applied, InDoubt, NotApplied
+from forebay.buffer.store.base import Applied, Data, InDoubt, NotApplied, ObjectStore, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from forebay.buffer.base.clock import Clock, Random
-    from forebay.buffer.store.base import Data, ObjectStore, Outcome
 
 T = TypeVar("T")
 
@@ -284,34 +281,31 @@ class _Update(Generic[T]):
             return None  # perhaps only because `known` is old: a fresh read decides
 
     def _write(self, snapshot: Snapshot[T], value: T) -> Snapshot[T] | None:
-        data = self._register.encode(value)
-        outcome = self._register.write(snapshot, data)
+        register = self._register
+        data = register.encode(value)
+        outcome = register.write(snapshot, data)
         if isinstance(outcome, Applied):
-            self._register.own_version = outcome.version
-            self._register.spacing.note_applied(
-                self._register.clock.monotonic(), throttled=self._throttled > 0, waited=self._waited
+            register.own_version = outcome.version
+            register.spacing.note_applied(
+                register.clock.monotonic(), throttled=self._throttled > 0, waited=self._waited
             )
             return Snapshot(value, outcome.version, data)
+        self._last_trouble = outcome.reason
         if outcome.throttled:
-            self._note_throttled(snapshot, outcome.retry_after)
+            if not self._throttled:
+                register.spacing.note_throttled(alone=snapshot.version == register.own_version)
+            self._throttled += 1
+            self._retry_after = outcome.retry_after
+            self._tried_on = snapshot.version
             if isinstance(outcome, NotApplied):
-                self._last_trouble = outcome.reason
                 return None  # the store has certainly not taken it, and never will
         self._in_doubt = snapshot.version  # guard: check for our own change after a plain conflict too
         self._answer_lost |= isinstance(outcome, InDoubt)
-        self._last_trouble = outcome.reason
         return None
 
     def _wait_for_store(self, seconds: float) -> None:
         self._waited += seconds
         self._register.wait_for_store(seconds)
-
-    def _note_throttled(self, snapshot: Snapshot[T], retry_after: float) -> None:
-        if not self._throttled:
-            self._register.spacing.note_throttled(alone=snapshot.version == self._register.own_version)
-        self._throttled += 1
-        self._retry_after = retry_after
-        self._tried_on = snapshot.version
 
     def _settle(self, snapshot: Snapshot[T]) -> bool:
         """Whether the snapshot shows the change. Another version without it ends the doubt."""

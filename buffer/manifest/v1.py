@@ -26,14 +26,12 @@ import pyarrow as pa
 from forebay.buffer.base.checks import MOST
 from forebay.buffer.base.errors import Corrupt, InvalidInput
 from forebay.buffer.format import block_v1
-from forebay.buffer.format.model import BatchDescriptor, Metadata
+from forebay.buffer.format.model import BatchDescriptor, Metadata, NewBatch
 from forebay.buffer.manifest.either_version import EitherVersion
 from forebay.buffer.store.base import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from forebay.buffer.format.model import NewBatch
 
 VERSION: Final = 1
 _FOOTER: Final = struct.Struct("<IQQH")

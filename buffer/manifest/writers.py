@@ -10,7 +10,7 @@ from forebay.buffer.base.errors import Corrupt, NotFound, Unavailable
 from forebay.buffer.base.reread import read_sound
 from forebay.buffer.manifest.decode import read_writer_node
 from forebay.buffer.manifest.envelope import pack
-from forebay.buffer.manifest.head import bucket_of, is_lasting
+from forebay.buffer.manifest.head import Head, bucket_of, is_lasting
 from forebay.buffer.manifest.head_fields import Bucket, Writer
 from forebay.buffer.manifest.nodes import WriterNode
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.manifest.either_version import EitherVersion
-    from forebay.buffer.manifest.head import Head
     from forebay.buffer.store.base import ObjectStore
 
 FOLDER: Final = "writers"
