@@ -133,8 +133,7 @@ class GroupReader:
             Fenced: another consumer has claimed the group since, or it was reset or deleted.
             Trimmed: they are gone.
         """
-        known = self._known
-        self._known = self._register.read() if known is None else self._register.read_if_changed(known)
+        self._known = self._register.read(self._known)
         cursor = self._checked(self._known.value)
         self._check_owner(cursor, claim)
         state = self._queue.read()

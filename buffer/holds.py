@@ -179,7 +179,7 @@ def keep_hold(
     thousand tasks of a job write hardly more often than one. `random` varies this process's pause.
     """
     queue = Queue(open_store(url, storage_options), manifest_path, role="hold", clock=clock)
-    lease = Lease(queue, ticket.ttl, clock or SystemClock())
+    lease = Lease(queue, ticket.ttl, clock or SystemClock(), hold_id=ticket.hold_id)
     lease.join(ticket, random or system_random())
     return Held(lease)
 

@@ -9,7 +9,7 @@ from forebay.buffer.base.names import LOWEST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import ClassVar, Literal, Self
+    from typing import ClassVar, Literal
 
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.manifest.head_fields import Bucket, Group, Hold, Writer
@@ -43,21 +43,12 @@ class EitherVersion:
         """The buffer's id. In version 1, which stores none, it is derived from the manifest's address."""
         raise NotImplementedError
 
-    def to_bytes(self) -> bytes:
-        """The object as stored."""
-        raise NotImplementedError
-
     # Batches
 
-    @property
-    def first_sequence(self) -> int:
-        """The lowest sequence that is retained; `next_sequence` if there is none."""
-        raise NotImplementedError
-
-    @property
-    def next_sequence(self) -> int:
-        """The sequence that the next appended batch gets."""
-        raise NotImplementedError
+    first_sequence: int
+    """The lowest sequence that is retained; `next_sequence` if there is none."""
+    next_sequence: int
+    """The sequence that the next appended batch gets."""
 
     @property
     def count(self) -> int:
@@ -123,50 +114,22 @@ class EitherVersion:
             return False
         return self.claim_id in ("", claim.claim_id)
 
-    def claim(self, claim_id: str) -> Self:
-        """Make a claim of the unnamed consumer: the epoch rises by one."""
-        raise NotImplementedError
-
-    def ack(self, through: int) -> Self:
-        """Acknowledge all batches up to and including `through` for the unnamed consumer."""
-        raise NotImplementedError
-
     # What only version 2 has
 
-    @property
-    def refs(self) -> Sequence[Ref]:
-        """The sealed listings, oldest first."""
-        return ()
-
-    @property
-    def groups(self) -> Mapping[str, Group]:
-        """The named readers."""
-        return {}
-
-    @property
-    def holds(self) -> Mapping[str, Hold]:
-        """What must not be trimmed or swept, by id."""
-        return {}
-
-    @property
-    def writers(self) -> Mapping[str, Writer]:
-        """How far each writer has come, by id, but for those in `writer_buckets`."""
-        return {}
-
-    @property
-    def writer_buckets(self) -> Mapping[int, Bucket]:
-        """The lasting writers that are not in `writers`, by `bucket_of` their id."""
-        return {}
-
-    @property
-    def dropped(self) -> int:
-        """How many batches retention has removed unread."""
-        return 0
-
-    @property
-    def gc_floor(self) -> str:
-        """Nothing named below it is listed, or ever will be."""
-        return LOWEST
+    refs: Sequence[Ref] = ()
+    """The sealed listings, oldest first."""
+    groups: Mapping[str, Group] = {}
+    """The named readers."""
+    holds: Mapping[str, Hold] = {}
+    """What must not be trimmed or swept, by id."""
+    writers: Mapping[str, Writer] = {}
+    """How far each writer has come, by id, but for those in `writer_buckets`."""
+    writer_buckets: Mapping[int, Bucket] = {}
+    """The lasting writers that are not in `writers`, by `bucket_of` their id."""
+    dropped: int = 0
+    """How many batches retention has removed unread."""
+    gc_floor: str = LOWEST
+    """Nothing named below it is listed, or ever will be."""
 
     @property
     def lowest_new_name(self) -> str:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from forebay.buffer.base.errors import Backpressure, Fenced, InvalidInput, Trimmed
 from forebay.buffer.base.names import LOWEST, ulid_in
-from forebay.buffer.format.model import NewBatch  # noqa: TC001 - msgspec reads the annotations
+from forebay.buffer.format.model import BatchDescriptor, NewBatch  # noqa: TC001 - msgspec reads the annotations
 from forebay.buffer.manifest.either_version import EitherVersion
 from forebay.buffer.manifest.envelope import pack
 from forebay.buffer.manifest.head_fields import Bucket, Group, Hold, Owner, Writer
@@ -23,8 +23,6 @@ from forebay.buffer.store.base import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-
-    from forebay.buffer.format.model import BatchDescriptor
 
 KEPT_LISTINGS: Final = 64
 """Number of newest listings that stay in the head when older ones are sealed; sealing starts at twice this number."""
@@ -261,8 +259,6 @@ class Head(EitherVersion, Struct, frozen=True, array_like=True, tag="head"):
         return Node(self.buffer_id, 0, self.tail_start, self._base_records()[0], listings[:uncounted], ())
 
     def _last_run(self) -> tuple[Ref, ...]:
-        if not self.refs:
-            return ()
         start = len(self.refs)
         while start and self.refs[start - 1].level == self.refs[-1].level:
             start -= 1
@@ -434,8 +430,6 @@ class Head(EitherVersion, Struct, frozen=True, array_like=True, tag="head"):
 
 class BelowFloor(InvalidInput):
     """An object is named below the collector's floor for new names: store it again under a name above `floor`."""
-
-    floor: str
 
     def __init__(self, floor: str) -> None:
         super().__init__(f"an object is named below the collector's floor {floor} and may have been swept")

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from forebay.buffer.base.checks import check_name
 from forebay.buffer.base.errors import ForebayError, Timeout
-from forebay.buffer.manifest.head import LASTING, BelowFloor, bucket_of, is_lasting
+from forebay.buffer.manifest.head import LASTING, BelowFloor, Head, bucket_of, is_lasting
 
 if TYPE_CHECKING:
-    from forebay.buffer.manifest.head import Head
     from forebay.buffer.manifest.head_fields import Bucket
     from forebay.buffer.manifest.queue import Queue
     from forebay.buffer.manifest.state import State

@@ -59,11 +59,12 @@ def ttl_ms(ttl: float) -> int:
 class Lease:
     """One hold in the head, which is renewed until it is released, handed over or lost."""
 
-    def __init__(self, queue: Queue, ttl: float, clock: Clock) -> None:
+    def __init__(self, queue: Queue, ttl: float, clock: Clock, *, hold_id: str | None = None) -> None:
+        """Make the lease of a new hold, to `take`, or of the hold of that id, to `join`."""
         self._ttl_ms = ttl_ms(ttl)
         self._ttl = ttl
         self.queue = queue
-        self.hold_id = queue.new_id()
+        self.hold_id = hold_id or queue.new_id()
         self.name = f"hold {self.hold_id} of {queue.url}"
         self.state = "in force"
         self._clock = clock
@@ -83,8 +84,6 @@ class Lease:
     def join(self, ticket: Ticket, random: Random) -> None:
         """Renew what another process took."""
         self._shared = True
-        self.hold_id = ticket.hold_id
-        self.name = f"hold {self.hold_id} of {self.queue.url}"
         self._pause *= 1 - _JITTER * random.random()
         # Only wall clocks tell how old the last renewal is, and they may be wrong. So a ticket that seems fresh starts
         # a timer here. Any other, even one from the future, means a look before the job goes on.
@@ -156,9 +155,8 @@ class Lease:
                 self._note(found.renewals, began)
             elif found.renewals != self._renewals:
                 # Another process has raised it, after our last look if that was not long ago.
-                renewed_at = self._looked_at if self._follows() else began
                 self._note(found.renewals, began)
-                self._renewed_at = renewed_at
+                self._renewed_at = self._looked_at if self._follows() else began
             self._looked_at = began
 
     def _look(self) -> Hold | None:
@@ -200,9 +198,8 @@ class Lease:
 
     def stop(self) -> bool:
         """Renew no more; return whether it was renewed until now."""
-        if self._process != os.getpid():
-            return False  # the parent renews it
-        return self._renewal.stop()
+        # In a forked child the parent renews it.
+        return self._process == os.getpid() and self._renewal.stop()
 
     def abandon(self) -> bool:
         """As `stop`, for a finalizer, which must not wait for a lock."""

@@ -7,10 +7,9 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base.backoff import WriteSpacing
-from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
-    from forebay.buffer.base.clock import Clock
     from forebay.buffer.manifest.head import Head
 
 # An append is lost if another one lands between its read and its write: in half the time that the two take together.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from forebay.buffer.base import metrics
 from forebay.buffer.base.checks import check_name, check_whole, parse_time
-from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.clock import Clock, Random, SystemClock, system_random
 from forebay.buffer.base.errors import (
     Corrupt,
     Fenced,
@@ -25,28 +25,20 @@ from forebay.buffer.base.errors import (
     Unsupported,
 )
 from forebay.buffer.manifest.head import LASTING, MAX_WRITERS, Head, is_lasting, trimmed
-from forebay.buffer.manifest.head_fields import Owner
+from forebay.buffer.manifest.head_fields import Owner, Writer
 from forebay.buffer.manifest.pace import Pace
 from forebay.buffer.manifest.register import DEFAULT_LIMITS, Limits, Register, Snapshot
 from forebay.buffer.manifest.sealing import Sealing
 from forebay.buffer.manifest.segments import Segments
-from forebay.buffer.manifest.state import (
-    OPENDATA_MANIFEST_PATH,
-    Profile,
-    State,
-    check_no_remains,
-    read_state,
-)
+from forebay.buffer.manifest.state import OPENDATA_MANIFEST_PATH, Profile, State, check_no_remains, read_state
 from forebay.buffer.manifest.v1 import Manifest
 from forebay.buffer.manifest.writers import WriterBuckets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.batch import Version
     from forebay.buffer.format.model import BatchDescriptor, NewBatch
-    from forebay.buffer.manifest.head_fields import Writer
     from forebay.buffer.store.base import ObjectStore
 
 T = TypeVar("T")
@@ -138,9 +130,7 @@ class Queue:
     def read(self) -> State:
         """Return the manifest as it is now; one that has not changed since the last look costs a conditional read."""
         with self._lock:
-            known = self._known
-            snapshot = self._register.read() if known is None else self._register.read_if_changed(known)
-            return self._remember(snapshot)
+            return self._remember(self._register.read(self._known))
 
     def read_existing(self) -> State:
         """Return the manifest as it is now.
@@ -216,8 +206,7 @@ class Queue:
         A sequence belongs to the range itself. Up to a time it holds every batch with an entry taken in before then.
         """
         if isinstance(place, int) or place in {"earliest", "latest"}:
-            last = self.sequence_of(place, state=state)
-            return min(last + 1, state.next_sequence)
+            return min(self.sequence_of(place, state=state) + 1, state.next_sequence)
         moment = parse_time(place)
         return self.look_through(lambda found: self.segments.end_before(self.as_head(found), moment), state)
 
@@ -248,11 +237,10 @@ class Queue:
             raise InvalidInput(f"{self.url}: there is nothing to append")
         with self._lock:
             self.seal_if_due()
+            number = self._number + 1 if number is None else number
             for _ in range(_MOST_REGISTRATIONS):
                 try:
-                    added = self._append(
-                        tuple(batches), self._number + 1 if number is None else number, let_go, version
-                    )
+                    added = self._append(tuple(batches), number, let_go, version)
                 except _NotRegistered:
                     self.register_writer()
                     continue
@@ -443,7 +431,8 @@ class Queue:
                 except Unavailable:
                     self._known = None  # the update below reads it, again and again if need be
                 self._quiet_looks = self._quiet_looks + 1 if self._known is before else 0
-                self._undisturbed = self._is_alone_again()
+                # A head names its writers, so one look is enough. A manifest of version 1 does not, so it takes many.
+                self._undisturbed = self._quiet_looks >= (1 if self._names_writers() else _QUIET_LOOKS)
             writes, conflicts = self._register.writes, self._register.conflicts
             throttled, waited = self._register.throttled, self._register.waited
             try:
@@ -459,13 +448,6 @@ class Queue:
                     self.pace.note_conflicts(met, self._attempt_seconds)
                 metrics.manifest_writes.add(self._register.writes - writes, self._attributes)
                 metrics.manifest_conflicts.add(met, self._attributes)
-
-    def _is_alone_again(self) -> bool:
-        """Whether enough looks in a row found no change, so that the next write needs no look first.
-
-        A head names its writers, so one look is enough. A manifest of version 1 does not, so it takes many.
-        """
-        return self._quiet_looks >= (1 if self._names_writers() else _QUIET_LOOKS)
 
     def _names_writers(self) -> bool:
         state = self.last_seen()

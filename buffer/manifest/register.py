@@ -25,16 +25,13 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from forebay.buffer.base.backoff import WriteSpacing, full_jitter
 from forebay.buffer.base.checks import check_seconds, check_whole
-from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.clock import Clock, Random, SystemClock, system_random
 from forebay.buffer.base.errors import ForebayError, InvalidInput, NotFound, Timeout, Unavailable, Unknown
 from forebay.buffer.base.reread import read_sound
-from forebay.buffer.store.base import Applied, InDoubt, NotApplied
+from forebay.buffer.store.base import Applied, Data, InDoubt, NotApplied, ObjectStore, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from forebay.buffer.base.clock import Clock, Random
-    from forebay.buffer.store.base import Data, ObjectStore, Outcome
 
 T = TypeVar("T")
 
@@ -111,10 +108,14 @@ class Register(Generic[T]):
         self.spacing = WriteSpacing()
         """Minimum time between two writes of this object, as learned from the store."""
         self._counters = Lock()
-        self._writes = 0
-        self._conflicts = 0
-        self._throttled = 0
-        self._waited = 0.0
+        self.writes = 0
+        """How many writes were sent so far."""
+        self.conflicts = 0
+        """How many writes so far had their condition fail because another writer came first."""
+        self.throttled = 0
+        """How many writes the store has throttled so far."""
+        self.waited = 0.0
+        """How many seconds updates have waited so far because the store limits writes."""
         self.own_version: str | None = None
         """The version that this register's last write created."""
 
@@ -124,64 +125,33 @@ class Register(Generic[T]):
         return f"{self.store.url}/{self.key}"
 
     @property
-    def writes(self) -> int:
-        """How many writes were sent so far."""
-        return self._writes
-
-    @property
-    def conflicts(self) -> int:
-        """How many writes so far had their condition fail because another writer came first."""
-        return self._conflicts
-
-    @property
-    def throttled(self) -> int:
-        """How many writes the store has throttled so far."""
-        return self._throttled
-
-    @property
-    def waited(self) -> float:
-        """How many seconds updates have waited so far because the store limits writes."""
-        return self._waited
-
-    @property
     def conflict_rate(self) -> float:
         """The share of writes so far, from 0 to 1, whose condition failed because another writer came first."""
         with self._counters:
-            return self._conflicts / self._writes if self._writes else 0.0
+            return self.conflicts / self.writes if self.writes else 0.0
 
-    def read(self) -> Snapshot[T]:
-        """Return what is there now.
-
-        Raises:
-            Corrupt: what is there does not decode, also when it is read again.
-        """
-        return read_sound(self._read, self.clock)
-
-    def read_if_changed(self, known: Snapshot[T]) -> Snapshot[T]:
+    def read(self, known: Snapshot[T] | None = None) -> Snapshot[T]:
         """Return what is there now, or `known` itself for the price of a conditional read if that is still it.
 
         Raises:
             Corrupt: what is there does not decode, also when it is read again.
         """
-        version = known.version
-        if version is None:
-            return self.read()
         # guard: repeat a damaged conditional read without the condition
-        return read_sound(lambda: self._read_if_changed(known, version), self.clock, again=self._read)
+        return read_sound(lambda: self._read(known), self.clock, again=self._read)
 
-    def _read(self) -> Snapshot[T]:
+    def _read(self, known: Snapshot[T] | None = None) -> Snapshot[T]:
         try:
-            found = self.store.get(self.key)
+            if known is not None and known.version is not None:
+                found = self.store.get_if_changed(self.key, known.version)
+                if found is None:
+                    return known
+            else:
+                found = self.store.get(self.key)
         except NotFound as error:
-            return _absent(error)
+            if error.bucket:  # guard: a missing bucket is not a missing object
+                raise  # of an object in a bucket that is not there, nobody can say that it is missing
+            return Snapshot(None, None, b"")
         return Snapshot(self.decode(found.data), found.version, found.data)
-
-    def _read_if_changed(self, known: Snapshot[T], version: str) -> Snapshot[T]:
-        try:
-            found = self.store.get_if_changed(self.key, version)
-        except NotFound as error:
-            return _absent(error)
-        return known if found is None else Snapshot(self.decode(found.data), found.version, found.data)
 
     def update(
         self,
@@ -216,22 +186,16 @@ class Register(Generic[T]):
                 raise InvalidInput(f"{self.url}: an update must change the bytes, or it could not be told from none")
             outcome = self.store.replace(self.key, data, snapshot.version)
         with self._counters:
-            self._writes += 1
-            self._conflicts += isinstance(outcome, NotApplied) and outcome.condition_failed
-            self._throttled += not isinstance(outcome, Applied) and outcome.throttled
+            self.writes += 1
+            self.conflicts += isinstance(outcome, NotApplied) and outcome.condition_failed
+            self.throttled += not isinstance(outcome, Applied) and outcome.throttled
         return outcome
 
     def wait_for_store(self, seconds: float) -> None:
         """Wait because the store limits how often this object may be written."""
         self.clock.sleep(seconds)
         with self._counters:
-            self._waited += seconds
-
-
-def _absent(error: NotFound) -> Snapshot[T]:
-    if error.bucket:  # guard: a missing bucket is not a missing object
-        raise error  # of an object in a bucket that is not there, nobody can say that it is missing
-    return Snapshot(None, None, b"")
+            self.waited += seconds
 
 
 class _Update(Generic[T]):
@@ -276,14 +240,11 @@ class _Update(Generic[T]):
         while failed < limits.max_attempts and self._throttled < _MOST_THROTTLED:
             throttled, tried_on = self._throttled, self._tried_on
             try:
-                done = self._attempt(known)
+                if (done := self._attempt(known)) is not None:
+                    return done
+                unreachable = None
             except Unavailable as error:
                 unreachable, self._last_trouble = error, self._last_trouble or str(error)
-                done = None
-            else:
-                unreachable = None
-            if done is not None:
-                return done
             known = None
             if self._throttled > throttled:  # guard: throttled writes use up no attempts
                 if throttled and self._tried_on != tried_on:
@@ -300,19 +261,16 @@ class _Update(Generic[T]):
 
     def _attempt(self, known: Snapshot[T] | None) -> Snapshot[T] | None:
         """Read, change and write once; None where it has to be tried again."""
-        register = self._register
         if known is not None:
             new = self._change_if_current(known)
             if new is not None:
                 return self._write(known, new)
-        snapshot = register.read()
+        snapshot = self._register.read()
         if self._settle(snapshot):
             return snapshot
         new = self._change(snapshot.value)
         if new is None:
-            if self._in_doubt is not _NOTHING_IN_DOUBT:
-                return None
-            return snapshot
+            return snapshot if self._in_doubt is _NOTHING_IN_DOUBT else None
         return self._write(snapshot, new)
 
     def _change_if_current(self, known: Snapshot[T]) -> T | None:
@@ -323,34 +281,31 @@ class _Update(Generic[T]):
             return None  # perhaps only because `known` is old: a fresh read decides
 
     def _write(self, snapshot: Snapshot[T], value: T) -> Snapshot[T] | None:
-        data = self._register.encode(value)
-        outcome = self._register.write(snapshot, data)
+        register = self._register
+        data = register.encode(value)
+        outcome = register.write(snapshot, data)
         if isinstance(outcome, Applied):
-            self._register.own_version = outcome.version
-            self._register.spacing.note_applied(
-                self._register.clock.monotonic(), throttled=self._throttled > 0, waited=self._waited
+            register.own_version = outcome.version
+            register.spacing.note_applied(
+                register.clock.monotonic(), throttled=self._throttled > 0, waited=self._waited
             )
             return Snapshot(value, outcome.version, data)
+        self._last_trouble = outcome.reason
         if outcome.throttled:
-            self._note_throttled(snapshot, outcome.retry_after)
+            if not self._throttled:
+                register.spacing.note_throttled(alone=snapshot.version == register.own_version)
+            self._throttled += 1
+            self._retry_after = outcome.retry_after
+            self._tried_on = snapshot.version
             if isinstance(outcome, NotApplied):
-                self._last_trouble = outcome.reason
                 return None  # the store has certainly not taken it, and never will
         self._in_doubt = snapshot.version  # guard: check for our own change after a plain conflict too
         self._answer_lost |= isinstance(outcome, InDoubt)
-        self._last_trouble = outcome.reason
         return None
 
     def _wait_for_store(self, seconds: float) -> None:
         self._waited += seconds
         self._register.wait_for_store(seconds)
-
-    def _note_throttled(self, snapshot: Snapshot[T], retry_after: float) -> None:
-        if not self._throttled:
-            self._register.spacing.note_throttled(alone=snapshot.version == self._register.own_version)
-        self._throttled += 1
-        self._retry_after = retry_after
-        self._tried_on = snapshot.version
 
     def _settle(self, snapshot: Snapshot[T]) -> bool:
         """Whether the snapshot shows the change. Another version without it ends the doubt."""

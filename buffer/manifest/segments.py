@@ -15,7 +15,7 @@ from forebay.buffer.manifest.decode import read_node
 from forebay.buffer.manifest.envelope import pack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.model import BatchDescriptor
@@ -121,18 +121,12 @@ class Segments:
 
         Batches that do not tell their time (they come from version 1) count as older.
         """
-        refs: Sequence[Ref] = head.refs
-        while refs:
-            ref = next((r for r in refs if r.last_time_ms is not None and r.last_time_ms >= time_ms), None)
-            if ref is None:
-                break
+        refs, listings, start = head.refs, head.tail, head.tail_start
+        while ref := next((r for r in refs if r.last_time_ms is not None and r.last_time_ms >= time_ms), None):
             node = self.load(ref, head.buffer_id)
-            if node.level == 0:
-                late = (i for i, e in enumerate(node.entries) if e.facts and e.facts.last_time_ms >= time_ms)
-                return max(head.first_sequence, node.first_sequence + next(late))
-            refs = node.refs
-        late = (i for i, e in enumerate(head.tail) if e.facts and e.facts.last_time_ms >= time_ms)
-        return max(head.first_sequence, head.tail_start + next(late, len(head.tail)))
+            refs, listings, start = node.refs, node.entries, node.first_sequence
+        late = (i for i, e in enumerate(listings) if e.facts and e.facts.last_time_ms >= time_ms)
+        return max(head.first_sequence, start + next(late, len(listings)))
 
     def end_before(self, head: Head, time_ms: int) -> int:
         """Return the sequence after the last batch that has an entry taken in before a moment.
@@ -162,14 +156,6 @@ class Segments:
                 return total
             node = self.load(cut, head.buffer_id)
             refs, listings, start = node.refs, node.entries, node.first_sequence
-
-    def segments(self, head: Head) -> Iterator[Node]:
-        """Yield every segment that the head refers to, oldest first."""
-        at = head.refs[0].first_sequence if head.refs else head.tail_start
-        while at < head.tail_start:
-            segment = self._segment_at(head, at).node
-            yield segment
-            at = segment.first_sequence + len(segment.entries)
 
     def reachable(self, head: Head, first: str, last: str) -> set[str]:
         """Return the keys of all listed batches and nodes whose names lie from `first` to `last`.

@@ -55,12 +55,10 @@ class TopicRecord(Struct, frozen=True, array_like=True, tag="topic"):
 class IsTopic(InvalidInput):
     """A topic stands where a buffer was looked for. Who can work on one partition after the other catches it."""
 
-    record: TopicRecord
-    """What was found. `check_record` says whether this release can work with it."""
-
     def __init__(self, message: str, *, record: TopicRecord) -> None:
         super().__init__(message)
         self.record = record
+        """What was found. `check_record` says whether this release can work with it."""
 
 
 def partition_name(partition: int) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base.errors import Fenced, Unsupported
-from forebay.buffer.format.model import Reader
+from forebay.buffer.format.model import BatchDescriptor, Reader
 from forebay.buffer.manifest.either_version import Claim
 from forebay.buffer.manifest.v1 import Manifest
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.manifest.queue import Queue
     from forebay.buffer.manifest.state import State
 

@@ -26,14 +26,12 @@ import pyarrow as pa
 from forebay.buffer.base.checks import MOST
 from forebay.buffer.base.errors import Corrupt, InvalidInput
 from forebay.buffer.format import block_v1
-from forebay.buffer.format.model import BatchDescriptor, Metadata
+from forebay.buffer.format.model import BatchDescriptor, Metadata, NewBatch
 from forebay.buffer.manifest.either_version import EitherVersion
 from forebay.buffer.store.base import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from forebay.buffer.format.model import NewBatch
 
 VERSION: Final = 1
 _FOOTER: Final = struct.Struct("<IQQH")
@@ -50,7 +48,7 @@ _MAX_U64: Final = 2**64 - 1
 class Manifest(EitherVersion):
     """One state of a version 1 manifest. Immutable: every change gives a new one."""
 
-    __slots__ = ("_entries", "count", "data", "epoch", "location", "next_sequence")
+    __slots__ = ("_entries", "count", "data", "epoch", "first_sequence", "location", "next_sequence")
 
     version: ClassVar = VERSION
     names_writers: ClassVar = False
@@ -58,8 +56,6 @@ class Manifest(EitherVersion):
     """The whole manifest as stored."""
     count: int
     """How many batches are waiting."""
-    next_sequence: int
-    """What the next appended batch will be called."""
     epoch: int
     """Raised by whoever takes over the read side."""
 
@@ -82,6 +78,7 @@ class Manifest(EitherVersion):
             raise self._corrupt(f"{size} bytes cannot hold the {self.count} entries its footer claims")
         if self.count > self.next_sequence:
             raise self._corrupt(f"{self.count} entries below sequence {self.next_sequence} cannot all have a number")
+        self.first_sequence = self.next_sequence - self.count
         if self.count == 0 and size != _FOOTER.size:
             raise self._corrupt(f"{size - _FOOTER.size} bytes stand before the footer of an empty manifest")
 
@@ -93,11 +90,6 @@ class Manifest(EitherVersion):
     def to_bytes(self) -> bytes:
         """The object as stored."""
         return self.data
-
-    @property
-    def first_sequence(self) -> int:
-        """The oldest batch waiting; `next_sequence` if there is none."""
-        return self.next_sequence - self.count
 
     @property
     def buffer_id(self) -> str:
@@ -131,16 +123,12 @@ class Manifest(EitherVersion):
 
     def append(self, batches: Iterable[NewBatch]) -> Manifest:
         """The manifest with these batches at its end, in order. No entry that is there already is decoded."""
-        parts: list[bytes | memoryview] = [memoryview(self.data)[: -_FOOTER.size]]
-        sequence = self.next_sequence
-        for batch in batches:
-            parts.append(_encode_entry(sequence, batch))
-            sequence += 1
-        added = sequence - self.next_sequence
-        if sequence > _MAX_U64 or self.count + added > _MAX_U32:
+        entries = [_encode_entry(sequence, batch) for sequence, batch in enumerate(batches, self.next_sequence)]
+        count, next_sequence = self.count + len(entries), self.next_sequence + len(entries)
+        if next_sequence > _MAX_U64 or count > _MAX_U32:
             raise InvalidInput(f"{self.location} is full: {self.count} batches wait below {self.next_sequence}")
-        parts.append(_FOOTER.pack(self.count + added, sequence, self.epoch, VERSION))
-        return Manifest(b"".join(parts), self.location)
+        footer = _FOOTER.pack(count, next_sequence, self.epoch, VERSION)
+        return Manifest(b"".join((memoryview(self.data)[: -_FOOTER.size], *entries, footer)), self.location)
 
     def ack(self, through: int) -> Manifest:
         """The manifest without the batches up to and including sequence `through`."""
@@ -153,10 +141,8 @@ class Manifest(EitherVersion):
         """The manifest with the next epoch."""
         if self.epoch == _MAX_U64:
             raise self._corrupt("no epoch is left to claim")
-        body = memoryview(self.data)[: -_FOOTER.size]
-        return Manifest(
-            b"".join((body, _FOOTER.pack(self.count, self.next_sequence, self.epoch + 1, VERSION))), self.location
-        )
+        footer = _FOOTER.pack(self.count, self.next_sequence, self.epoch + 1, VERSION)
+        return Manifest(b"".join((memoryview(self.data)[: -_FOOTER.size], footer)), self.location)
 
     def tail_descriptors(self, first: int, limit: int) -> list[BatchDescriptor]:
         """Up to `limit` descriptors of batches that wait, from sequence `first` on."""

@@ -10,7 +10,7 @@ from forebay.buffer.base.errors import Corrupt, NotFound, Unavailable
 from forebay.buffer.base.reread import read_sound
 from forebay.buffer.manifest.decode import read_writer_node
 from forebay.buffer.manifest.envelope import pack
-from forebay.buffer.manifest.head import bucket_of, is_lasting
+from forebay.buffer.manifest.head import Head, bucket_of, is_lasting
 from forebay.buffer.manifest.head_fields import Bucket, Writer
 from forebay.buffer.manifest.nodes import WriterNode
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.manifest.either_version import EitherVersion
-    from forebay.buffer.manifest.head import Head
     from forebay.buffer.store.base import ObjectStore
 
 FOLDER: Final = "writers"
@@ -72,17 +71,15 @@ class WriterBuckets:
         if ref is None:
             return {}
         if ref.name not in self._kept:
-            node = read_sound(lambda: self._read(ref.name), self._clock)
+            key = bucket_key(ref.name)
+            location = f"{self._store.url}/{key}"
+            node = read_sound(lambda: read_writer_node(self._store.get(key).data, location), self._clock)
             if (node.buffer_id, node.bucket, len(node.numbers)) != (state.buffer_id, bucket, ref.count):
-                raise Corrupt(f"{self._store.url}/{bucket_key(ref.name)} is not what the manifest says of it")
+                raise Corrupt(f"{location} is not what the manifest says of it")
             self._kept[ref.name] = node.numbers
             while len(self._kept) > _KEPT_NODES:
                 self._kept.popitem(last=False)
         return self._kept[ref.name]
-
-    def _read(self, name: str) -> WriterNode:
-        key = bucket_key(name)
-        return read_writer_node(self._store.get(key).data, f"{self._store.url}/{key}")
 
     def save(self, head: Head, bucket: int, numbers: Mapping[str, int]) -> Bucket:
         """Store a bucket under a new name, and return the reference to it."""

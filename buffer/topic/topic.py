@@ -82,8 +82,7 @@ class Topic:
 
     def refresh(self) -> TopicRecord:
         """Look again: a conditional read if nothing has changed."""
-        known = self._known
-        self._known = self.register.read() if known is None else self.register.read_if_changed(known)
+        self._known = self.register.read(self._known)
         return existing(self._known, self.url)
 
     def partition(self, number: int) -> ObjectStore:
