@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Self
 
 _EXPECT = b"\r\nExpect: 100-continue\r\n"
@@ -46,7 +45,7 @@ class _Listener:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed = True
         # A blocked accept() outlives close(): one last connection wakes it.
         with suppress(OSError), socket.create_connection(self._listener.getsockname(), timeout=1):
@@ -120,7 +119,6 @@ class FaultProxy(_Listener):
                 answer = _read_head(outgoing)
                 if not _hand_over(client, answer + _read_body(outgoing, answer, line), fault):
                     return
-        return
 
 
 def _hand_over(client: socket.socket, answer: bytes, fault: Fault) -> bool:
