@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.manifest import Queue
@@ -84,9 +83,8 @@ def _open_consumer(target: Target, group: str | None, start: str | None) -> Cons
     store = target.open()
     if target.is_topic(store):
         return TopicConsumer(store, group=group, from_=start or "earliest", clock=target.clock)
-    return Consumer(
-        store, group=group, from_=parse_place(start), manifest_path=target.manifest_path, clock=target.clock
-    )
+    place = None if start is None else parse_place(start)
+    return Consumer(store, group=group, from_=place, manifest_path=target.manifest_path, clock=target.clock)
 
 
 @click.command(
@@ -104,12 +102,11 @@ examples:
 @click.option("--follow", "-f", is_flag=True, help="Print what is appended from now on too, until interrupted.")
 def tail(target: Target, *, as_format: str, entries: int, follow: bool) -> int:
     """Print the newest entries of a buffer or topic. Claims nothing, acknowledges nothing, changes nothing."""
-    clock = target.clock or SystemClock()
     tails = [_Tail(store, target.manifest_path) for store in target.buffers()]
     for found in tails:
         found.write_newest(entries, as_format)
     while follow:
-        clock.sleep(_POLL_SECONDS)
+        target.clock.sleep(_POLL_SECONDS)
         for found in tails:
             found.write_more(as_format)
     return 0

@@ -66,10 +66,10 @@ measure how many writes per second the store accepts. Exit status: 0 all is well
 @storage_option
 @json_option
 @click.pass_obj
-def doctor(session: Session, *, url: str | None, option: dict[str, Any], as_json: bool) -> int:
+def doctor(session: Session, *, url: str | None, storage_options: dict[str, Any], as_json: bool) -> int:
     """Check this machine and, with URL, that its store does what forebay relies on."""
     failed = False
-    for check in _checks(url, {**session.storage_options, **option}, session.clock or SystemClock()):
+    for check in _checks(url, storage_options, session.clock or SystemClock()):
         failed |= check.result == "failed"
         if as_json:
             write_json(asdict(check))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import ForebayError, InvalidInput
 from forebay.buffer.either.dispatch import is_topic
 from forebay.buffer.format.batch import MAX_ENTRY_BYTES
@@ -69,7 +68,7 @@ def produce(
     profile: str,
 ) -> int:
     """Write the lines of FILE, or of standard input, to a buffer or topic: an entry each."""
-    clock = target.clock or SystemClock()
+    clock = target.clock
     producer = _open_producer(target, flush_interval, profile)
     entries = sent = 0
     refused = _Refused()
