@@ -123,10 +123,7 @@ class FaultProxy(_Listener):
 
 def _hand_over(client: socket.socket, answer: bytes, fault: Fault) -> bool:
     """Send as much of the answer as the fault allows; False where the connection is to end."""
-    if fault is Fault.NONE:
-        client.sendall(answer)
-        return True
-    if fault is Fault.CUT_AFTER_ANSWER:
+    if fault in {Fault.NONE, Fault.CUT_AFTER_ANSWER}:
         client.sendall(answer)
     elif fault is Fault.CUT_IN_ANSWER:
         client.sendall(answer[: len(answer) // 2])
@@ -134,7 +131,7 @@ def _hand_over(client: socket.socket, answer: bytes, fault: Fault) -> bool:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     elif fault is Fault.STALL_BEFORE_ANSWER:
         client.recv(1)  # returns when the client has had enough
-    return False
+    return fault is Fault.NONE
 
 
 def _first_line(head: bytes) -> str:

@@ -115,14 +115,11 @@ class SeaweedServer(_S3Server):
             self._folder = Path(tempfile.mkdtemp(prefix="forebay-weed-"))
             try:
                 self._start(binary)
-            except Unavailable:
+            except BaseException as error:
+                self._stop()
                 # Somebody else may have taken a port between our choosing it and weed's binding it.
-                self._stop()
-                if attempt == _START_ATTEMPTS - 1:
+                if not isinstance(error, Unavailable) or attempt == _START_ATTEMPTS - 1:
                     raise
-            except BaseException:
-                self._stop()
-                raise
             else:
                 break
         return self

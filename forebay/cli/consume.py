@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -54,19 +55,14 @@ def consume(
     start: str | None,
     follow: bool,
     max_batches: int | None,
-) -> int:
+) -> None:
     """Print what comes next for a reader of a buffer or topic, and acknowledge it."""
     if start is not None and group is None:
         raise InvalidInput("--from says where a new group starts: name it with --group")
-    left = max_batches
     with _open_consumer(target, group, start) as consumer:
-        for batch, ack in _follow(consumer, wait=follow):
+        for batch, ack in islice(_follow(consumer, wait=follow), max_batches):
             write_entries(batch, as_format)
             ack()
-            left = None if left is None else left - 1
-            if left == 0:
-                break
-    return 0
 
 
 def _follow(consumer: Consumer | TopicConsumer, *, wait: bool) -> Iterator[tuple[Batch, Callable[[], None]]]:
@@ -100,7 +96,7 @@ examples:
     "--entries", "-n", type=click.IntRange(0), default=10, show_default=True, help="How many, of each buffer."
 )
 @click.option("--follow", "-f", is_flag=True, help="Print what is appended from now on too, until interrupted.")
-def tail(target: Target, *, as_format: str, entries: int, follow: bool) -> int:
+def tail(target: Target, *, as_format: str, entries: int, follow: bool) -> None:
     """Print the newest entries of a buffer or topic. Claims nothing, acknowledges nothing, changes nothing."""
     tails = [_Tail(store, target.manifest_path) for store in target.buffers()]
     for found in tails:
@@ -109,7 +105,6 @@ def tail(target: Target, *, as_format: str, entries: int, follow: bool) -> int:
         target.clock.sleep(_POLL_SECONDS)
         for found in tails:
             found.write_more(as_format)
-    return 0
 
 
 class _Tail:

@@ -13,16 +13,7 @@ from msgspec import Struct
 
 from forebay.buffer.base.errors import InvalidInput
 from forebay.cli.target import options_for
-from forebay.runtime import (
-    BufferSink,
-    CallableSink,
-    Combining,
-    DeltaSink,
-    ParquetSink,
-    RuntimeConfig,
-    Sink,
-    Source,
-)
+from forebay.runtime import BufferSink, CallableSink, Combining, DeltaSink, ParquetSink, RuntimeConfig, Sink, Source
 from forebay.runtime.decoders import JsonLines, arrow_ipc, raw
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ def produce(
     metadata: str,
     flush_interval: float,
     profile: str,
-) -> int:
+) -> None:
     """Write the lines of FILE, or of standard input, to a buffer or topic: an entry each."""
     clock = target.clock
     producer = _open_producer(target, flush_interval, profile)
@@ -100,7 +100,6 @@ def produce(
         write_note(f"{producer.url}: {count(entries)} entries ({size(sent)}) are durable, after {seconds:.1f} s")
     if interrupted is not None:
         raise interrupted
-    return 0
 
 
 @dataclass(slots=True)

@@ -88,7 +88,7 @@ def run(
     events: str | None,
     until_caught_up: bool,
     metrics_port: int | None,
-) -> int:
+) -> None:
     """Read the sources that the file JOB names with many workers, and commit them to its sink."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(EscapingFormatter("%(asctime)s %(name)s %(message)s"))
@@ -130,7 +130,6 @@ def run(
         )
     if signal.SIGINT in received:
         raise KeyboardInterrupt
-    return 0
 
 
 @contextmanager

@@ -117,12 +117,8 @@ class Sampler:
         waited = 0.0 if since is None else self._clock.monotonic() - since
         if waited < _PATIENCE_SECONDS:
             return None
-        return {
-            "kind": "Unavailable",
-            "message": f"{self._subject.url}: the store has not answered for {waited:.0f} seconds",
-            "hint": _HINTS[Unavailable],
-            "since_ms": self._clock.now_ms() - int(1000 * waited),
-        }
+        error = Unavailable(f"{self._subject.url}: the store has not answered for {waited:.0f} seconds")
+        return {**_explain(error), "since_ms": self._clock.now_ms() - int(1000 * waited)}
 
     def _run(self) -> None:
         while True:
