@@ -79,9 +79,6 @@ class FaultyStore(ObjectStore):
         clock: what `DELAY` sleeps on.
     """
 
-    calls: Counter[str]
-    """How many requests of each kind were made, faulty ones included."""
-
     def __init__(
         self,
         inner: ObjectStore,
@@ -92,7 +89,8 @@ class FaultyStore(ObjectStore):
     ) -> None:
         self.url = inner.url
         self.inner = inner
-        self.calls = Counter()
+        self.calls: Counter[str] = Counter()
+        """How many requests of each kind were made, faulty ones included."""
         script = dict(script or {})
         self._choose: Callable[[int], Fault | None] = script.get
         self._only = None if only is None else frozenset(only)

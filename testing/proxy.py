@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Self
 
 _EXPECT = b"\r\nExpect: 100-continue\r\n"
@@ -46,7 +45,7 @@ class _Listener:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closed = True
         # A blocked accept() outlives close(): one last connection wakes it.
         with suppress(OSError), socket.create_connection(self._listener.getsockname(), timeout=1):
@@ -120,15 +119,11 @@ class FaultProxy(_Listener):
                 answer = _read_head(outgoing)
                 if not _hand_over(client, answer + _read_body(outgoing, answer, line), fault):
                     return
-        return
 
 
 def _hand_over(client: socket.socket, answer: bytes, fault: Fault) -> bool:
     """Send as much of the answer as the fault allows; False where the connection is to end."""
-    if fault is Fault.NONE:
-        client.sendall(answer)
-        return True
-    if fault is Fault.CUT_AFTER_ANSWER:
+    if fault in {Fault.NONE, Fault.CUT_AFTER_ANSWER}:
         client.sendall(answer)
     elif fault is Fault.CUT_IN_ANSWER:
         client.sendall(answer[: len(answer) // 2])
@@ -136,7 +131,7 @@ def _hand_over(client: socket.socket, answer: bytes, fault: Fault) -> bool:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     elif fault is Fault.STALL_BEFORE_ANSWER:
         client.recv(1)  # returns when the client has had enough
-    return False
+    return fault is Fault.NONE
 
 
 def _first_line(head: bytes) -> str:

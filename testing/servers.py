@@ -12,16 +12,16 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import Unavailable, Unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from types import TracebackType
+    from collections.abc import Mapping
     from typing import Self
 
 _LOOPBACK = "127.0.0.1"
@@ -41,11 +41,8 @@ class _S3Server:
 
     def create_bucket(self, name: str) -> str:
         """Create a bucket and return its URL."""
-        client = _boto_client(self.endpoint_url, self.storage_options)
-        try:
+        with closing(_boto_client(self.endpoint_url, self.storage_options)) as client:
             client.create_bucket(Bucket=name)
-        finally:
-            client.close()
         return f"s3://{name}"
 
     def _options(self, key: str, secret: str) -> dict[str, Any]:
@@ -64,10 +61,14 @@ class MotoServer(_S3Server):
 
     def __enter__(self) -> Self:
         try:
+            from moto.s3.responses import S3Response  # noqa: PLC0415
             from moto.server import ThreadedMotoServer  # noqa: PLC0415
         except ImportError as error:
             raise Unsupported('moto is not installed: pip install "forebay[test]"') from error
-        self._exit.enter_context(_AtomicMoto())
+        lock = threading.RLock()
+        for name in ("_key_response", "_bucket_response"):
+            locked = _hold(lock, getattr(S3Response, name))
+            self._exit.enter_context(patch.object(S3Response, name, locked))
         requests_log = logging.getLogger("werkzeug")
         self._exit.callback(requests_log.setLevel, requests_log.level)
         requests_log.setLevel(logging.WARNING)
@@ -79,28 +80,8 @@ class MotoServer(_S3Server):
         self.storage_options = self._options("moto", "moto-secret")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._exit.close()
-
-
-class _AtomicMoto:
-    """Holds one lock around moto's handlers for as long as it is entered."""
-
-    _HANDLERS = ("_key_response", "_bucket_response")
-
-    def __enter__(self) -> Self:
-        from moto.s3.responses import S3Response  # noqa: PLC0415
-
-        lock = threading.RLock()
-        self._owner = S3Response
-        self._originals = {name: getattr(S3Response, name) for name in self._HANDLERS}
-        for name, original in self._originals.items():
-            setattr(S3Response, name, _hold(lock, original))
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for name, original in self._originals.items():
-            setattr(self._owner, name, original)
 
 
 def _hold(lock: Any, handler: Any) -> Any:
@@ -134,19 +115,16 @@ class SeaweedServer(_S3Server):
             self._folder = Path(tempfile.mkdtemp(prefix="forebay-weed-"))
             try:
                 self._start(binary)
-            except Unavailable:
+            except BaseException as error:
+                self._stop()
                 # Somebody else may have taken a port between our choosing it and weed's binding it.
-                self._stop()
-                if attempt == _START_ATTEMPTS - 1:
+                if not isinstance(error, Unavailable) or attempt == _START_ATTEMPTS - 1:
                     raise
-            except BaseException:
-                self._stop()
-                raise
             else:
                 break
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
 
     def _start(self, binary: str) -> None:
@@ -198,8 +176,7 @@ class SeaweedServer(_S3Server):
 
         clock = SystemClock()
         deadline = clock.monotonic() + _READY_SECONDS
-        client = _boto_client(self.endpoint_url, self.storage_options)
-        try:
+        with closing(_boto_client(self.endpoint_url, self.storage_options)) as client:
             while self._process.poll() is None and clock.monotonic() < deadline:
                 try:
                     # The S3 port answers before a volume can be written to, so readiness is a write that worked.
@@ -210,8 +187,6 @@ class SeaweedServer(_S3Server):
                     clock.sleep(0.1)
                 else:
                     return
-        finally:
-            client.close()
         log = (self._folder / "log").read_text(errors="replace")
         raise Unavailable(f"weed at {self.endpoint_url} did not get ready; the end of its log: {log[-2000:]}")
 
@@ -256,21 +231,16 @@ def _die_with_parent() -> None:
 
 def _free_ports(count: int) -> list[int]:
     """Ports that are free and whose gRPC twin, 10000 higher, is free as well: weed binds both."""
+    ports: list[int] = []
     with ExitStack() as held:
-        return [port for port, _ in zip(_port_pairs(held), range(count), strict=False)]
-
-
-def _port_pairs(held: ExitStack) -> Iterator[int]:
-    while True:
-        first = held.enter_context(socket.socket())
-        first.bind((_LOOPBACK, 0))
-        port: int = first.getsockname()[1]
-        twin = held.enter_context(socket.socket())
-        try:
-            twin.bind((_LOOPBACK, port + _GRPC_OFFSET))
-        except (OSError, OverflowError):
-            continue
-        yield port
+        while len(ports) < count:
+            first, twin = held.enter_context(socket.socket()), held.enter_context(socket.socket())
+            first.bind((_LOOPBACK, 0))
+            port = first.getsockname()[1]
+            with suppress(OSError, OverflowError):
+                twin.bind((_LOOPBACK, port + _GRPC_OFFSET))
+                ports.append(port)
+    return ports
 
 
 def _boto_client(endpoint_url: str, options: dict[str, Any]) -> Any:

@@ -31,11 +31,6 @@ class ThrottledStore(ObjectStore):
         clock: measures the limit.
     """
 
-    applied: Counter[str]
-    """How many writes were applied, by key."""
-    throttled: Counter[str]
-    """How many writes were throttled, by key."""
-
     def __init__(
         self,
         inner: ObjectStore,
@@ -48,8 +43,10 @@ class ThrottledStore(ObjectStore):
             raise InvalidInput(f"writes_per_second must be more than 0, not {writes_per_second}")
         self.url = inner.url
         self.inner = inner
-        self.applied = Counter()
-        self.throttled = Counter()
+        self.applied: Counter[str] = Counter()
+        """How many writes were applied, by key."""
+        self.throttled: Counter[str] = Counter()
+        """How many writes were throttled, by key."""
         self._seconds_apart = 1.0 / writes_per_second
         self._retry_after = retry_after
         self._clock = clock or SystemClock()

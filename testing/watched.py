@@ -34,28 +34,21 @@ class WatchedStore(ObjectStore):
         retention: whether batches may be dropped that were not read.
     """
 
-    head: Head | None
-    """The manifest as it is."""
-    listed: list[str]
-    """The locations ever listed, by sequence."""
-    deleted: set[str]
-    """The batches and segments ever deleted."""
-    claims: set[str]
-    """The ids of all claims ever made."""
-    epochs: set[int]
-    """The epochs of all claims ever made in version 1, which keeps no ids."""
-    violations: list[str]
-    """What was found, for callers whose threads swallow errors."""
-
     def __init__(self, inner: ObjectStore, *, manifest_path: str = "manifest", retention: bool = False) -> None:
         self.url = inner.url
         self.inner = inner
-        self.head = None
-        self.listed = []
-        self.deleted = set()
-        self.claims = set()
-        self.epochs = set()
-        self.violations = []
+        self.head: Head | None = None
+        """The manifest as it is."""
+        self.listed: list[str] = []
+        """The locations ever listed, by sequence."""
+        self.deleted: set[str] = set()
+        """The batches and segments ever deleted."""
+        self.claims: set[str] = set()
+        """The ids of all claims ever made."""
+        self.epochs: set[int] = set()
+        """The epochs of all claims ever made in version 1, which keeps no ids."""
+        self.violations: list[str] = []
+        """What was found, for callers whose threads swallow errors."""
         self._manifest_path = manifest_path
         self._retention = retention
         self._places: dict[str, int] = {}

@@ -143,13 +143,9 @@ def cli(ctx: click.Context, config: Path | None, debug: bool) -> None:  # noqa: 
 
 def main(arguments: list[str] | None = None, *, clock: Clock | None = None) -> int:
     """Run a command, and return its exit status."""
-    given = sys.argv[1:] if arguments is None else arguments
     try:
         with _unwinding_on_sigterm():
-            status = cli.main(given, prog_name="forebay", standalone_mode=False, obj=clock)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message(), err=True)
-        return _FAILED
+            status = cli.main(arguments, prog_name="forebay", standalone_mode=False, obj=clock)
     except click.ClickException as error:
         error.show()
         return _FAILED

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import pyarrow as pa
 
-from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.clock import system_random
 from forebay.buffer.base.names import mint
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.batch import decode_batch, encode_batch
@@ -54,7 +54,7 @@ Everything is written below URL, under bench-…/, and deleted again. The reposi
 @click.option("--entry-bytes", type=click.IntRange(20), default=1024, show_default=True, help="The size of an entry.")
 def bench(target: Target, *, as_json: bool, mib: int, entry_bytes: int) -> None:
     """Measure writing, reading and the time to durable on a store of yours."""
-    clock = target.clock or SystemClock()
+    clock = target.clock
     store = target.open()
     folder = f"bench-{mint(clock, system_random())}"
     scratch = FolderStore(store, folder)

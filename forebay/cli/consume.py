@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.manifest import Queue
@@ -55,19 +55,14 @@ def consume(
     start: str | None,
     follow: bool,
     max_batches: int | None,
-) -> int:
+) -> None:
     """Print what comes next for a reader of a buffer or topic, and acknowledge it."""
     if start is not None and group is None:
         raise InvalidInput("--from says where a new group starts: name it with --group")
-    left = max_batches
     with _open_consumer(target, group, start) as consumer:
-        for batch, ack in _follow(consumer, wait=follow):
+        for batch, ack in islice(_follow(consumer, wait=follow), max_batches):
             write_entries(batch, as_format)
             ack()
-            left = None if left is None else left - 1
-            if left == 0:
-                break
-    return 0
 
 
 def _follow(consumer: Consumer | TopicConsumer, *, wait: bool) -> Iterator[tuple[Batch, Callable[[], None]]]:
@@ -84,9 +79,8 @@ def _open_consumer(target: Target, group: str | None, start: str | None) -> Cons
     store = target.open()
     if target.is_topic(store):
         return TopicConsumer(store, group=group, from_=start or "earliest", clock=target.clock)
-    return Consumer(
-        store, group=group, from_=parse_place(start), manifest_path=target.manifest_path, clock=target.clock
-    )
+    place = None if start is None else parse_place(start)
+    return Consumer(store, group=group, from_=place, manifest_path=target.manifest_path, clock=target.clock)
 
 
 @click.command(
@@ -102,17 +96,15 @@ examples:
     "--entries", "-n", type=click.IntRange(0), default=10, show_default=True, help="How many, of each buffer."
 )
 @click.option("--follow", "-f", is_flag=True, help="Print what is appended from now on too, until interrupted.")
-def tail(target: Target, *, as_format: str, entries: int, follow: bool) -> int:
+def tail(target: Target, *, as_format: str, entries: int, follow: bool) -> None:
     """Print the newest entries of a buffer or topic. Claims nothing, acknowledges nothing, changes nothing."""
-    clock = target.clock or SystemClock()
     tails = [_Tail(store, target.manifest_path) for store in target.buffers()]
     for found in tails:
         found.write_newest(entries, as_format)
     while follow:
-        clock.sleep(_POLL_SECONDS)
+        target.clock.sleep(_POLL_SECONDS)
         for found in tails:
             found.write_more(as_format)
-    return 0
 
 
 class _Tail:

@@ -96,10 +96,6 @@ def _land(url: str, lake: str, *, until_caught_up: bool) -> int:
         return runtime.run(until_caught_up=until_caught_up, show_progress=False).rows
 
 
-def _land_until_killed(url: str, lake: str) -> None:
-    _land(url, lake, until_caught_up=False)
-
-
 @dataclass(frozen=True)
 class _Count:
     """What arrived somewhere."""
@@ -151,7 +147,7 @@ def _run(folder: str, *, with_spark: bool) -> bool:
     context = multiprocessing.get_context("spawn")
     done: Queue[int] = context.Queue()
     services = [context.Process(target=_produce_clicks, args=(url, name, done)) for name in range(_PRODUCERS)]
-    first = context.Process(target=_land_until_killed, args=(url, lake))
+    first = context.Process(target=_land, args=(url, lake), kwargs={"until_caught_up": False})
     for process in (*services, first):
         process.start()
     try:

@@ -66,10 +66,10 @@ measure how many writes per second the store accepts. Exit status: 0 all is well
 @storage_option
 @json_option
 @click.pass_obj
-def doctor(session: Session, *, url: str | None, option: dict[str, Any], as_json: bool) -> int:
+def doctor(session: Session, *, url: str | None, storage_options: dict[str, Any], as_json: bool) -> int:
     """Check this machine and, with URL, that its store does what forebay relies on."""
     failed = False
-    for check in _checks(url, {**session.storage_options, **option}, session.clock or SystemClock()):
+    for check in _checks(url, storage_options, session.clock or SystemClock()):
         failed |= check.result == "failed"
         if as_json:
             write_json(asdict(check))
@@ -149,7 +149,7 @@ def check_store(store: ObjectStore, clock: Clock) -> Iterator[Check]:
         yield Check("write", "ok" if isinstance(first, Applied) else "failed", f"{first} after {millis:.0f} ms")
         if not isinstance(first, Applied):
             return
-        yield from _check_conditions(store, key, first.version, clock)
+        yield _check_conditions(store, key, first.version, clock)
         yield _measure_write_rate(store, key, clock)
         yield _check_clock(store, clock_key, clock)
     except ForebayError as error:
@@ -163,7 +163,7 @@ def check_store(store: ObjectStore, clock: Clock) -> Iterator[Check]:
     yield _check_buffer(store)
 
 
-def _check_conditions(store: ObjectStore, key: str, version: str, clock: Clock) -> Iterator[Check]:
+def _check_conditions(store: ObjectStore, key: str, version: str, clock: Clock) -> Check:
     """A store that lets one of these through would lose entries: two writers would both believe that they won."""
     second = _unthrottled(lambda: store.create(key, b"2"), clock)
     replaced = _unthrottled(lambda: store.replace(key, b"3", version), clock)
@@ -171,9 +171,8 @@ def _check_conditions(store: ObjectStore, key: str, version: str, clock: Clock) 
     held = bytes(store.get(key).data)
     enforced = isinstance(second, NotApplied) and isinstance(stale, NotApplied) and isinstance(replaced, Applied)
     if enforced and held == b"3":
-        yield Check("conditional writes", "ok", "enforced: a second create and a stale replace were refused")
-        return
-    yield Check(
+        return Check("conditional writes", "ok", "enforced: a second create and a stale replace were refused")
+    return Check(
         "conditional writes",
         "failed",
         f"create again: {second}; replace: {replaced}; stale replace: {stale}; then it holds {held!r}",

@@ -15,7 +15,6 @@ from forebay.cli.target import json_option, open_log, storage_option
 
 if TYPE_CHECKING:
     from forebay.buffer.eventlog import EventLog, Record
-    from forebay.cli import Session
 
 _log_argument = click.argument("log", envvar="FOREBAY_EVENT_LOG")
 _topic_option = click.option("--topic", default=AUDIT_TOPIC, show_default=True, help="Default: the audit trail.")
@@ -42,12 +41,11 @@ def events() -> None:
 @json_option
 @click.option("--events", "-n", "wanted", type=click.IntRange(0), default=20, show_default=True, help="How many.")
 @click.option("--follow", "-f", is_flag=True, help="Print what is appended from now on too, until interrupted.")
-@click.pass_obj
 def tail_events(
-    session: Session, *, log: str, option: dict[str, Any], topic: str, as_json: bool, wanted: int, follow: bool
+    *, log: str, storage_options: dict[str, Any], topic: str, as_json: bool, wanted: int, follow: bool
 ) -> None:
     """Print the newest events of a topic, of each partition."""
-    with open_log(log, {**session.storage_options, **option}) as opened:
+    with open_log(log, storage_options) as opened:
         marks = opened.high_water_marks(topic)
         for partition, end in enumerate(marks):
             after = max(-1, end - wanted - 1)
@@ -62,10 +60,9 @@ def tail_events(
 @storage_option
 @_topic_option
 @json_option
-@click.pass_obj
-def describe(session: Session, *, log: str, option: dict[str, Any], topic: str, as_json: bool) -> None:
+def describe(*, log: str, storage_options: dict[str, Any], topic: str, as_json: bool) -> None:
     """Show where a log is, what it takes there, and how many events a topic has ever had."""
-    with open_log(log, {**session.storage_options, **option}) as opened:
+    with open_log(log, storage_options) as opened:
         found = {**asdict(opened.describe()), "topic": topic, "next_offsets": opened.high_water_marks(topic)}
     if as_json:
         write_json(found)
@@ -93,10 +90,9 @@ Exit status: 0 something is known of it, 1 nothing is."""
 @storage_option
 @_topic_option
 @json_option
-@click.pass_obj
-def history(session: Session, *, log: str, location: str, option: dict[str, Any], topic: str, as_json: bool) -> int:
+def history(*, log: str, location: str, storage_options: dict[str, Any], topic: str, as_json: bool) -> int:
     """Print what the audit trail says of an object, oldest first: dead letters, deletions begun and ended."""
-    with open_log(log, {**session.storage_options, **option}) as opened:
+    with open_log(log, storage_options) as opened:
         known = False
         for record in object_history(opened, location, topic=topic):
             known = True

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import click
 
 from forebay.buffer.base.checks import check_seconds
-from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import ForebayError, InvalidInput, Unsupported
 from forebay.cli.output import write_error, write_json, write_line
 from forebay.cli.target import Target, events_option, json_option, takes_url
@@ -56,7 +55,6 @@ def gc(
     retention = None
     if retention_age is not None or retention_bytes is not None:
         retention = Retention(max_age=retention_age, max_bytes=retention_bytes)
-    clock = target.clock or SystemClock()
     if every is not None:
         check_seconds(every, "--every")
     collector = Collector(
@@ -66,7 +64,7 @@ def gc(
         manifest_path=target.manifest_path,
         data_prefix=target.data_prefix,
         events=target.open_audit_trail(events),
-        clock=clock,
+        clock=target.clock,
     )
     while True:
         try:
@@ -81,7 +79,7 @@ def gc(
             status = max(_write(part, as_json=as_json) for part in report.partitions or (report,))
             if every is None:
                 return status
-        clock.sleep(every)
+        target.clock.sleep(every)
 
 
 def _write(report: CollectionReport, *, as_json: bool) -> int:

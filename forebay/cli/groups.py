@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -64,7 +64,7 @@ def create(target: Target, *, group: str, to: str) -> None:
     if target.is_topic(store):
         Topic(store).register_group(group, to)
     else:
-        GroupReader(Queue(store, target.manifest_path, role="groups"), group, start=_place(to))
+        GroupReader(Queue(store, target.manifest_path, role="groups"), group, start=parse_place(to))
     _write(_open(target).describe(group))
 
 
@@ -77,7 +77,7 @@ def reset(target: Target, *, group: str, to: str, force: bool) -> None:
     """Let a group read again from another place, back or forth."""
     opened = _open(target)
     if isinstance(opened, Groups):
-        _write(opened.reset(group, _place(to), force=force))
+        _write(opened.reset(group, parse_place(to), force=force))
     else:
         _write(opened.reset(group, to, force=force))
 
@@ -97,14 +97,8 @@ def _open(target: Target) -> Groups | TopicGroups:
     return TopicGroups(store) if target.is_topic(store) else Groups(store, manifest_path=target.manifest_path)
 
 
-def _place(text: str) -> str | int:
-    place = parse_place(text)
-    return text if place is None else place
-
-
 def _row(group: GroupState | TopicGroupState) -> tuple[str, ...]:
-    start: Any = getattr(group, "start", "-")
-    acked: Any = getattr(group, "acked", None)
+    start, acked = getattr(group, "start", "-"), getattr(group, "acked", None)
     return group.name, str(start), count(acked), count(group.waiting), "yes" if group.alive else "no"
 
 

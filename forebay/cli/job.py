@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -13,16 +13,7 @@ from msgspec import Struct
 
 from forebay.buffer.base.errors import InvalidInput
 from forebay.cli.target import options_for
-from forebay.runtime import (
-    BufferSink,
-    CallableSink,
-    Combining,
-    DeltaSink,
-    ParquetSink,
-    RuntimeConfig,
-    Sink,
-    Source,
-)
+from forebay.runtime import BufferSink, CallableSink, Combining, DeltaSink, ParquetSink, RuntimeConfig, Sink, Source
 from forebay.runtime.decoders import JsonLines, arrow_ipc, raw
 
 if TYPE_CHECKING:
@@ -30,8 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from forebay.runtime import Decoder
-
-T = TypeVar("T")
 
 
 class _Source(Struct, forbid_unknown_fields=True):
@@ -101,11 +90,7 @@ def read_job(path: Path, storage_options: dict[str, Any]) -> Job:
     return Job(
         [
             Source(
-                found.url,
-                found.group,
-                found.from_,
-                found.partitions,
-                storage_options=options_for(found.url, options),
+                found.url, found.group, found.from_, found.partitions, storage_options=options_for(found.url, options)
             )
             for found in file.sources
         ],
@@ -161,7 +146,7 @@ def _column_type(path: Path, name: str, kind: str) -> pa.DataType:
         ) from None
 
 
-def _needed(path: Path, value: T | None, name: str) -> T:
+def _needed(path: Path, value: str | None, name: str) -> str:
     if value is None:
         raise InvalidInput(f"{path}: this [sink] needs {name}")
     return value
@@ -170,10 +155,9 @@ def _needed(path: Path, value: T | None, name: str) -> T:
 def _load(path: Path, name: str) -> Callable[..., Any]:
     module, colon, attribute = name.partition(":")
     try:
-        function = getattr(import_module(module), attribute) if colon else None
+        function: Callable[..., Any] | None = getattr(import_module(module), attribute) if colon else None
     except (ImportError, AttributeError) as error:
         raise InvalidInput(f"{path}: function {name!r} cannot be loaded: {error}") from error
     if not callable(function):
         raise InvalidInput(f'{path}: a function is named as "module:function", not {name!r}')
-    found: Callable[..., Any] = function
-    return found
+    return function

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -13,11 +13,6 @@ from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.cli.output import format_option, write_entries, write_line
 from forebay.cli.target import Target, takes_url
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from forebay.buffer.format.model import BatchDescriptor
 
 
 @click.group(
@@ -76,15 +71,12 @@ def cat(target: Target, *, which: str, as_format: str) -> None:
         found = queue.descriptors(int(which), 1)
     else:
         location = which.removeprefix(f"{store.url}/")
-        found = [descriptor for descriptor in _all(queue) if descriptor.location == location][:1]
+        state = queue.read_existing()
+        listed = descriptors_between(queue, state.first_sequence, state.next_sequence, state=state)
+        found = [descriptor for descriptor in listed if descriptor.location == location]
     if not found:
         raise NotFound(f"{queue.url} lists no batch {which}: `forebay manifest dump` shows which there are")
     write_entries(FetchHandle(store).fetch(found[0]), as_format)
-
-
-def _all(queue: Queue) -> Iterator[BatchDescriptor]:
-    state = queue.read_existing()
-    return descriptors_between(queue, state.first_sequence, state.next_sequence, state=state)
 
 
 def _named(value: Any) -> Any:

@@ -27,12 +27,10 @@ _HINTS: dict[type[ForebayError], str] = {
     Unavailable: "check the network, and --option endpoint_url=… if the store is not at its usual place",
 }
 
-FORMATS = ("lines", "json", "hex")
-
 format_option = click.option(
     "--format",
     "as_format",
-    type=click.Choice(FORMATS),
+    type=click.Choice(["lines", "json", "hex"]),
     default="lines",
     show_default=True,
     help="lines: the bytes as they are; json: one object per entry, with its place, time and metadata; hex.",

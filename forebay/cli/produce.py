@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import ForebayError, InvalidInput
 from forebay.buffer.either.dispatch import is_topic
 from forebay.buffer.format.batch import MAX_ENTRY_BYTES
@@ -67,9 +66,9 @@ def produce(
     metadata: str,
     flush_interval: float,
     profile: str,
-) -> int:
+) -> None:
     """Write the lines of FILE, or of standard input, to a buffer or topic: an entry each."""
-    clock = target.clock or SystemClock()
+    clock = target.clock
     producer = _open_producer(target, flush_interval, profile)
     entries = sent = 0
     refused = _Refused()
@@ -101,7 +100,6 @@ def produce(
         write_note(f"{producer.url}: {count(entries)} entries ({size(sent)}) are durable, after {seconds:.1f} s")
     if interrupted is not None:
         raise interrupted
-    return 0
 
 
 @dataclass(slots=True)

@@ -83,12 +83,12 @@ def run(
     session: Session,
     *,
     job: Path,
-    option: dict[str, Any],
+    storage_options: dict[str, Any],
     as_json: bool,
     events: str | None,
     until_caught_up: bool,
     metrics_port: int | None,
-) -> int:
+) -> None:
     """Read the sources that the file JOB names with many workers, and commit them to its sink."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(EscapingFormatter("%(asctime)s %(name)s %(message)s"))
@@ -99,7 +99,7 @@ def run(
             from forebay.runtime.prometheus import serve_metrics  # noqa: PLC0415 - an extra
 
             write_note(f"metrics at {opened.enter_context(serve_metrics(metrics_port)).url}")
-        found = read_job(job, {**session.storage_options, **option})
+        found = read_job(job, storage_options)
         sink = opened.enter_context(found.make_sink())
         letters = None
         if found.dead_letters is not None:
@@ -130,7 +130,6 @@ def run(
         )
     if signal.SIGINT in received:
         raise KeyboardInterrupt
-    return 0
 
 
 @contextmanager

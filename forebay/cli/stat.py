@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from forebay.buffer.base.checks import check_seconds
-from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import ForebayError, NotFound, Unavailable
 from forebay.buffer.inspect.describe import describe_all
 from forebay.buffer.inspect.stats import BufferStats, total
@@ -37,7 +36,6 @@ examples:
 @click.option("--every", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Again and again.")
 def stat(target: Target, *, as_json: bool, every: float | None) -> None:
     """Show the depth, bytes, rate and age of a buffer or topic, and the lag of every reader. Changes nothing."""
-    clock = target.clock or SystemClock()
     if every is not None:
         check_seconds(every, "--every")
     while True:
@@ -49,7 +47,7 @@ def stat(target: Target, *, as_json: bool, every: float | None) -> None:
             _write(target.url, parts)
         if every is None:
             return
-        clock.sleep(every)
+        target.clock.sleep(every)
 
 
 @click.command(

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
+from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.either.dispatch import buffers_at, is_topic
 from forebay.buffer.eventlog import AuditTrail, open_event_log
@@ -35,8 +36,8 @@ class Target:
     storage_options: dict[str, Any] = field(repr=False)
     manifest_path: str
     data_prefix: str
-    clock: Clock | None
-    given_paths: tuple[str | None, str | None] = (None, None)
+    clock: Clock
+    given_paths: tuple[str | None, str | None]
     """Manifest path and data prefix as given, or None, for a command with its own defaults."""
 
     def open(self) -> ObjectStore:
@@ -92,9 +93,9 @@ def options_for(url: str, storage_options: dict[str, Any]) -> dict[str, Any]:
     return {} if url.startswith(("file://", "memory://")) else storage_options
 
 
-def open_log(url: str | None, storage_options: dict[str, Any]) -> EventLog:
+def open_log(url: str, storage_options: dict[str, Any]) -> EventLog:
     """Return an event log; how to reach a store means nothing to one in a file."""
-    scheme = (url or "").partition("://")[0] if "://" in (url or "") else ""
+    scheme = url.partition("://")[0] if "://" in url else ""
     return open_event_log(url, storage_options=None if scheme in {"", "sqlite", "file", "memory"} else storage_options)
 
 
@@ -108,17 +109,16 @@ def takes_url(command: Callable[..., T]) -> Callable[..., T]:
     @click.pass_obj
     @functools.wraps(command)
     def with_target(session: Session, /, **given: Any) -> T:
-        url, manifest_path, data_prefix = (given.pop(name) for name in ("url", "manifest_path", "data_prefix"))
-        options = {**session.storage_options, **given.pop("option")}
-        paths = (manifest_path, data_prefix)
-        target = Target(url, options, manifest_path or "manifest", data_prefix or "data", session.clock, paths)
-        return command(target, **given)
+        url, options = given.pop("url"), given.pop("storage_options")
+        manifest_path, data_prefix = paths = given.pop("manifest_path"), given.pop("data_prefix")
+        clock = session.clock or SystemClock()
+        return command(Target(url, options, manifest_path or "manifest", data_prefix or "data", clock, paths), **given)
 
     return with_target
 
 
-def _parse_options(_ctx: click.Context, _param: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
-    options = {}
+def _parse_options(ctx: click.Context, _param: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
+    options = dict(ctx.obj.storage_options) if ctx.obj else {}  # a shell that completes a line has no session
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
@@ -130,6 +130,7 @@ def _parse_options(_ctx: click.Context, _param: click.Parameter, pairs: tuple[st
 
 storage_option = click.option(
     "--option",
+    "storage_options",
     multiple=True,
     callback=_parse_options,
     envvar="FOREBAY_OPTIONS",
@@ -148,6 +149,6 @@ events_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, one object per line.")
 
 
-def parse_place(text: str | None) -> str | int | None:
+def parse_place(text: str) -> str | int:
     """A place in a buffer as the command line gives it: a sequence if it is a number, else a word or a time."""
-    return int(text) if text is not None and text.removeprefix("-").isdecimal() else text
+    return int(text) if text.removeprefix("-").isdecimal() else text

@@ -6,6 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from forebay.buffer.inspect.stats import sum_known
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -18,16 +20,8 @@ Rate: TypeAlias = float | None
 """Per second; None if it is not known: at the first look, or because the manifest does not tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """How fast something goes."""
-
-    batches: Rate = None
-    entries: Rate = None
-
-    def as_json(self) -> list[Rate]:
-        """The two, in this order."""
-        return [self.batches, self.entries]
+Flow: TypeAlias = list[Rate]
+"""How fast something goes: batches per second, then entries per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +64,11 @@ class Meter:
         then = self._counts[0]
         seconds = now.moment - then.moment
         return Rates(
-            Flow(_rate(then.listed, now.listed, seconds), _rate(then.taken_in, now.taken_in, seconds)),
-            {name: _flow(then.done.get(name), done, seconds) for name, done in now.done.items()},
+            [_rate(then.listed, now.listed, seconds), _rate(then.taken_in, now.taken_in, seconds)],
+            {
+                name: [_rate(*counts, seconds) for counts in zip(then.done.get(name, (None, None)), done, strict=True)]
+                for name, done in now.done.items()
+            },
             _rate(then.writes, now.writes, seconds),
         )
 
@@ -82,23 +79,16 @@ def _count(parts: Sequence[BufferStats], moment: float) -> _Counts:
         for reader in part.readers:
             batches, entries = done.get(reader.name, (0, 0))
             batches += part.next_sequence - reader.lag_batches
-            known = entries is not None and part.taken_in is not None and reader.lag_entries is not None
-            entries = (entries or 0) + (part.taken_in or 0) - (reader.lag_entries or 0) if known else None
-            done[reader.name] = batches, entries
+            lag = None if reader.lag_entries is None else -reader.lag_entries
+            done[reader.name] = batches, sum_known([entries, part.taken_in, lag])
     return _Counts(
         moment,
         tuple(part.buffer_id for part in parts),
         sum(part.next_sequence for part in parts),
-        None if any(part.taken_in is None for part in parts) else sum(part.taken_in or 0 for part in parts),
-        None if any(part.writes is None for part in parts) else sum(part.writes or 0 for part in parts),
+        sum_known(part.taken_in for part in parts),
+        sum_known(part.writes for part in parts),
         done,
     )
-
-
-def _flow(then: tuple[int, int | None] | None, now: tuple[int, int | None], seconds: float) -> Flow:
-    if then is None:
-        return Flow()
-    return Flow(_rate(then[0], now[0], seconds), _rate(then[1], now[1], seconds))
 
 
 def _rate(then: int | None, now: int | None, seconds: float) -> Rate:

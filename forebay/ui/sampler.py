@@ -117,12 +117,8 @@ class Sampler:
         waited = 0.0 if since is None else self._clock.monotonic() - since
         if waited < _PATIENCE_SECONDS:
             return None
-        return {
-            "kind": "Unavailable",
-            "message": f"{self._subject.url}: the store has not answered for {waited:.0f} seconds",
-            "hint": _HINTS[Unavailable],
-            "since_ms": self._clock.now_ms() - int(1000 * waited),
-        }
+        error = Unavailable(f"{self._subject.url}: the store has not answered for {waited:.0f} seconds")
+        return {**_explain(error), "since_ms": self._clock.now_ms() - int(1000 * waited)}
 
     def _run(self) -> None:
         while True:
@@ -141,8 +137,8 @@ class Sampler:
             "sampled_ms": now_ms,
             "is_topic": self._subject.is_topic,
             "total": summed.as_json(),
-            "out": {name: flow.as_json() for name, flow in rates.done.items()},
-            "in": rates.taken_in.as_json(),
+            "out": rates.done,
+            "in": rates.taken_in,
             "writes_per_second": rates.writes,
             "parts": [_show_part(part) for part in parts],
             "newest": [_show_batch(found) for found in self._subject.newest(NEWEST_BATCHES)],
@@ -172,13 +168,13 @@ def _point(now_ms: int, summed: Total, rates: Rates) -> dict[str, Any]:
     return {
         "time_ms": now_ms,
         "depth": [summed.batches, summed.entries],
-        "in": rates.taken_in.as_json(),
+        "in": rates.taken_in,
         "writes": rates.writes,
         "readers": {
             group.name: {
                 "lag": [group.lag_batches, group.lag_entries],
                 "seconds": group.lag_seconds,
-                "out": rates.done[group.name].as_json(),
+                "out": rates.done[group.name],
             }
             for group in furthest
         },

@@ -54,6 +54,10 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+_REFUSAL_HEADERS: Final = {
+    HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": 'Bearer realm="forebay"'},
+    HTTPStatus.METHOD_NOT_ALLOWED: {"Allow": "GET, HEAD"},
+}
 
 
 class Server(ThreadingHTTPServer):
@@ -87,8 +91,7 @@ class Server(ThreadingHTTPServer):
         client_seconds: float = CLIENT_SECONDS,
         clock: Clock | None = None,
     ) -> None:
-        self.is_loopback = _is_loopback(host)
-        if token is None and not self.is_loopback:
+        if token is None and not _is_loopback(host):
             raise InvalidInput(
                 f"who reaches {host} could see this page: give a token of at least {SHORTEST_TOKEN} characters (such "
                 "as one that `openssl rand -hex 16` writes), or stay on 127.0.0.1"
@@ -105,8 +108,7 @@ class Server(ThreadingHTTPServer):
         self._open: dict[Any, float | None] = {}
         """Connections, oldest first, each with the deadline for its request; None once the request has arrived."""
         self._lock = Lock()
-        self._thread = Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, name="forebay-ui")
-        self._thread.daemon = True
+        self._thread = Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, name="forebay-ui", daemon=True)
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
@@ -246,18 +248,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, json.dumps(state, separators=(",", ":")).encode(), "application/json")
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
-        more = {"WWW-Authenticate": 'Bearer realm="forebay"'} if status == HTTPStatus.UNAUTHORIZED else {}
-        self._send(status, f"{why}\n".encode(), "text/plain; charset=utf-8", more)
+        self._send(status, f"{why}\n".encode(), "text/plain; charset=utf-8", _REFUSAL_HEADERS.get(status))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
         """Refuse what is no request, or asks for more than reading."""
         if code == HTTPStatus.NOT_IMPLEMENTED:  # what the base class says of a method that is not defined here
-            self._send(
-                HTTPStatus.METHOD_NOT_ALLOWED,
-                b"This page can only be read.\n",
-                "text/plain; charset=utf-8",
-                {"Allow": "GET, HEAD"},
-            )
+            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "This page can only be read.")
         else:
             self._refuse(HTTPStatus(code), HTTPStatus(code).phrase)
 
