@@ -19,7 +19,7 @@ from forebay.buffer.eventlog.cursors import Cursors
 from forebay.buffer.eventlog.lines import LinesFile
 from forebay.buffer.eventlog.model import CompactReport
 from forebay.buffer.manifest.topic import MAX_PARTITIONS, partition_name
-from forebay.buffer.store.file import FileStore
+from forebay.buffer.store.file import FileStore, sync_path
 from forebay.buffer.store.lock import LOCK_SECONDS, wait_for_lock
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ class _TopicFolder:
         return self._files[partition]
 
     def sync(self) -> None:
-        with self.locked():
-            for path in self._path.glob("*.jsonl"):
-                _sync(path)
-            os.fsync(self._fd)  # guard: fsync every file on flush
+        """Write every file to the disk; the caller holds the lock."""
+        for path in self._path.glob("*.jsonl"):
+            sync_path(path)
+        os.fsync(self._fd)  # guard: fsync every file on flush
 
     def close(self) -> None:
         with self._threads:
@@ -165,8 +165,7 @@ class FilesBackend(Backend):
     def flush(self) -> None:
         """Sync every file of events; cursors are synced when they are written."""
         for record in sorted(self._root.glob("*/topic.json")):
-            with self._typed_errors(record.parent.name):
-                folder = self._open(record.parent.name)
+            with self._locked(record.parent.name) as folder:
                 if folder is not None:
                     folder.sync()
 
@@ -220,11 +219,3 @@ class FilesBackend(Backend):
 
 def _record_key(topic: str) -> str:
     return f"{topic}/topic.json"
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
