@@ -14,8 +14,8 @@ import msgspec
 
 from forebay.buffer.base.errors import Closed, Corrupt, Denied, NotFound, Unavailable
 from forebay.buffer.base.reread import read_sound
-from forebay.buffer.eventlog.backend import Backend, Bounds
-from forebay.buffer.eventlog.cursors import Cursors
+from forebay.buffer.eventlog.backend import Bounds
+from forebay.buffer.eventlog.cursors import StoredCursors
 from forebay.buffer.eventlog.lines import LinesFile
 from forebay.buffer.eventlog.model import CompactReport
 from forebay.buffer.manifest.topic import MAX_PARTITIONS, partition_name
@@ -84,19 +84,16 @@ class _TopicFolder:
                 file.close()
 
 
-class FilesBackend(Backend):
+class FilesBackend(StoredCursors):
     """A log in a folder: a folder for each topic, a file for each partition, a small file for each cursor."""
 
     kind = "file"
     polls = True
 
     def __init__(self, url: str, *, clock: Clock, random: Random) -> None:
-        super().__init__()
-        self._store = FileStore(url)
+        super().__init__(FileStore(url), clock=clock, random=random)
         self.url = self._store.url
         self._root = Path(unquote(urlsplit(self.url).path))
-        self._clock = clock
-        self._cursors = Cursors(self._store, clock=clock, random=random)
         self._process = os.getpid()
         self._folders: dict[str, _TopicFolder] = {}
         self._opening = Lock()
@@ -149,14 +146,6 @@ class FilesBackend(Backend):
             before, after = folder.file(partition).compact(through)
         latest = after.next - 1 if after.next else None
         return CompactReport(after.first - before.first, after.next - after.first, latest)
-
-    def cursor(self, topic: str, partition: int, consumer: str) -> int | None:
-        """Return where a consumer is."""
-        return self._cursors.read(topic, partition, consumer)
-
-    def move_cursor(self, topic: str, partition: int, consumer: str, to: int | None, *, back: bool) -> None:
-        """Remember where a consumer is."""
-        self._cursors.move(topic, partition, consumer, to, back=back)
 
     def size_bytes(self) -> int | None:
         """Return what all files take."""
