@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from forebay.buffer.base.checks import Whole  # noqa: TC001 - msgspec reads the annotations
 from forebay.buffer.base.errors import Corrupt
+from forebay.buffer.eventlog.backend import Backend
 from forebay.buffer.eventlog.names import safe_name
 from forebay.buffer.manifest.register import Register
 from forebay.buffer.manifest.topic import partition_name
@@ -30,20 +31,21 @@ class _Cursor(Struct, frozen=True):
     """Random: known beforehand to the one who made this write alone."""
 
 
-class Cursors:
-    """The cursors of a log whose home is a store or a folder."""
+class StoredCursors(Backend):
+    """A backend whose home is a store or a folder, and which keeps its cursors there."""
 
     def __init__(self, store: ObjectStore, *, clock: Clock, random: Random) -> None:
+        super().__init__()
         self._store = store
         self._clock = clock
         self._random = random
 
-    def read(self, topic: str, partition: int, consumer: str) -> int | None:
+    def cursor(self, topic: str, partition: int, consumer: str) -> int | None:
         """Return where a consumer is; None if it never said."""
-        found = self._open(topic, partition, consumer).read().value
+        found = self._register(topic, partition, consumer).read().value
         return None if found is None else found.at
 
-    def move(self, topic: str, partition: int, consumer: str, to: int | None, *, back: bool) -> None:
+    def move_cursor(self, topic: str, partition: int, consumer: str, to: int | None, *, back: bool) -> None:
         """Remember where a consumer is; unless `back`, a place before the present one changes nothing."""
         write_id = f"{self._random.getrandbits(128):032x}"
 
@@ -54,9 +56,9 @@ class Cursors:
             return _Cursor(consumer, to, 0 if cursor is None else cursor.number + 1, write_id)
 
         # Where another write came on top, ours is repeated: an ack then changes nothing or moves forward, as it should.
-        self._open(topic, partition, consumer).update(change, lambda cursor: cursor.write_id == write_id)
+        self._register(topic, partition, consumer).update(change, lambda cursor: cursor.write_id == write_id)
 
-    def _open(self, topic: str, partition: int, consumer: str) -> Register[_Cursor]:
+    def _register(self, topic: str, partition: int, consumer: str) -> Register[_Cursor]:
         key = f"{topic}/consumers/{partition_name(partition)}/{safe_name(consumer)}.json"
         return Register(
             self._store,

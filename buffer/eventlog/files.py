@@ -14,12 +14,12 @@ import msgspec
 
 from forebay.buffer.base.errors import Closed, Corrupt, Denied, NotFound, Unavailable
 from forebay.buffer.base.reread import read_sound
-from forebay.buffer.eventlog.backend import Backend, Bounds
-from forebay.buffer.eventlog.cursors import Cursors
+from forebay.buffer.eventlog.backend import Bounds
+from forebay.buffer.eventlog.cursors import StoredCursors
 from forebay.buffer.eventlog.lines import LinesFile
 from forebay.buffer.eventlog.model import CompactReport
 from forebay.buffer.manifest.topic import MAX_PARTITIONS, partition_name
-from forebay.buffer.store.file import FileStore
+from forebay.buffer.store.file import FileStore, sync_path
 from forebay.buffer.store.lock import LOCK_SECONDS, wait_for_lock
 
 if TYPE_CHECKING:
@@ -71,10 +71,10 @@ class _TopicFolder:
         return self._files[partition]
 
     def sync(self) -> None:
-        with self.locked():
-            for path in self._path.glob("*.jsonl"):
-                _sync(path)
-            os.fsync(self._fd)  # guard: fsync every file on flush
+        """Write every file to the disk; the caller holds the lock."""
+        for path in self._path.glob("*.jsonl"):
+            sync_path(path)
+        os.fsync(self._fd)  # guard: fsync every file on flush
 
     def close(self) -> None:
         with self._threads:
@@ -84,19 +84,16 @@ class _TopicFolder:
                 file.close()
 
 
-class FilesBackend(Backend):
+class FilesBackend(StoredCursors):
     """A log in a folder: a folder for each topic, a file for each partition, a small file for each cursor."""
 
     kind = "file"
     polls = True
 
     def __init__(self, url: str, *, clock: Clock, random: Random) -> None:
-        super().__init__()
-        self._store = FileStore(url)
+        super().__init__(FileStore(url), clock=clock, random=random)
         self.url = self._store.url
         self._root = Path(unquote(urlsplit(self.url).path))
-        self._clock = clock
-        self._cursors = Cursors(self._store, clock=clock, random=random)
         self._process = os.getpid()
         self._folders: dict[str, _TopicFolder] = {}
         self._opening = Lock()
@@ -150,14 +147,6 @@ class FilesBackend(Backend):
         latest = after.next - 1 if after.next else None
         return CompactReport(after.first - before.first, after.next - after.first, latest)
 
-    def cursor(self, topic: str, partition: int, consumer: str) -> int | None:
-        """Return where a consumer is."""
-        return self._cursors.read(topic, partition, consumer)
-
-    def move_cursor(self, topic: str, partition: int, consumer: str, to: int | None, *, back: bool) -> None:
-        """Remember where a consumer is."""
-        self._cursors.move(topic, partition, consumer, to, back=back)
-
     def size_bytes(self) -> int | None:
         """Return what all files take."""
         return sum(path.stat().st_size for path in self._root.rglob("*") if path.is_file())
@@ -165,8 +154,7 @@ class FilesBackend(Backend):
     def flush(self) -> None:
         """Sync every file of events; cursors are synced when they are written."""
         for record in sorted(self._root.glob("*/topic.json")):
-            with self._typed_errors(record.parent.name):
-                folder = self._open(record.parent.name)
+            with self._locked(record.parent.name) as folder:
                 if folder is not None:
                     folder.sync()
 
@@ -220,11 +208,3 @@ class FilesBackend(Backend):
 
 def _record_key(topic: str) -> str:
     return f"{topic}/topic.json"
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,7 +11,7 @@ from forebay.buffer.base.errors import Closed, InvalidInput
 from forebay.buffer.base.lifecycle import Closing, shows_unopened
 from forebay.buffer.eventlog.model import CompactReport, Description, decode_record, encode_event
 from forebay.buffer.eventlog.names import check_consumer, check_topic
-from forebay.buffer.eventlog.subscription import check_partition, follow, warn_of_gap
+from forebay.buffer.eventlog.subscription import Assignment, Following, Subscription, check_partition, warn_of_gap
 from forebay.buffer.manifest.topic import MAX_PARTITIONS
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.eventlog.backend import Backend
     from forebay.buffer.eventlog.model import Event, Record
-    from forebay.buffer.eventlog.subscription import Assignment, Subscription
 
 _READ_AT_ONCE = 1000
 
@@ -148,10 +147,12 @@ class EventLog(Closing):
             The events, as an iterator that waits for more until it is closed; and the handle that adds and removes
             partitions meanwhile. Dropping the handle changes nothing; dropping both leaves nothing behind.
         """
-        records, handle = follow(
-            self._backend,
-            topic,
-            self.partitions(topic),
+        partitions = self.partitions(topic)
+        following = Following(self._backend, topic)
+        handle = Assignment(following, partitions)
+        # guard: keep no reference to a subscription
+        records = Subscription(
+            following,
             depth=self._depth,
             poll_interval=self._poll_interval,
             is_log_closed=lambda: self._closed,

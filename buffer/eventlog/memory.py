@@ -34,13 +34,10 @@ class _Shared:
 
 
 _logs: dict[str, _Shared] = {}
-_logs_lock = Lock()
 
 
 def _renew_locks() -> None:
     """In a forked child: a lock that another thread of the parent held would never be released."""
-    global _logs_lock  # noqa: PLW0603 - the lock is the module's
-    _logs_lock = Lock()
     for shared in _logs.values():
         shared.lock = Lock()
         shared.changes.condition = Condition()
@@ -57,8 +54,7 @@ class MemoryBackend(Backend):
 
     def __init__(self, url: str) -> None:
         self.url = url
-        with _logs_lock:
-            self._shared = _logs.setdefault(url, _Shared())
+        self._shared = _logs.setdefault(url, _Shared())  # atomic, so it needs no lock
         self.changes = self._shared.changes
 
     def create(self, topic: str, partitions: int) -> int:

@@ -12,8 +12,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound, NotReady, Trimmed, Unknown
-from forebay.buffer.eventlog.backend import Backend, Bounds
-from forebay.buffer.eventlog.cursors import Cursors
+from forebay.buffer.eventlog.backend import Bounds
+from forebay.buffer.eventlog.cursors import StoredCursors
 from forebay.buffer.eventlog.model import CompactReport
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.topic import partition_name
@@ -197,20 +197,16 @@ class _Partition:
         return low
 
 
-class ObjectsBackend(Backend):
+class ObjectsBackend(StoredCursors):
     """A log in a store: the topics are forebay topics, `<url>/<topic>/p-00000` and so on are buffers."""
 
     kind = "objects"
     polls = True
 
     def __init__(self, store: ObjectStore, *, clock: Clock, random: Random) -> None:
-        super().__init__()
-        self._store = store
+        super().__init__(store, clock=clock, random=random)
         # What opens this log again: the bare URL of a folder means files of lines.
         self.url = f"objects+{store.url}" if store.url.startswith(("file:", "memory:")) else store.url
-        self._clock = clock
-        self._random = random
-        self._cursors = Cursors(store, clock=clock, random=random)
         self._opening = Lock()
         self._open: dict[tuple[str, int], _Partition] = {}
 
@@ -248,14 +244,6 @@ class ObjectsBackend(Backend):
     def compact(self, topic: str, partition: int, through: int) -> CompactReport:
         """Move the group that says what is retained."""
         return self._partition(topic, partition).compact(through)
-
-    def cursor(self, topic: str, partition: int, consumer: str) -> int | None:
-        """Return where a consumer is."""
-        return self._cursors.read(topic, partition, consumer)
-
-    def move_cursor(self, topic: str, partition: int, consumer: str, to: int | None, *, back: bool) -> None:
-        """Remember where a consumer is."""
-        self._cursors.move(topic, partition, consumer, to, back=back)
 
     def size_bytes(self) -> int | None:
         """Return what all objects take: a listing."""

@@ -237,15 +237,8 @@ class SqliteBackend(Backend):
         """A transaction: all of it is done, or nothing."""
         with self._lock:
             try:
-                connection = self._connect()
-                connection.execute("BEGIN IMMEDIATE")  # guard: take the write lock when the transaction begins
-                try:
+                with _transaction(self._connect()) as connection:
                     yield connection
-                    connection.execute("COMMIT")
-                except BaseException:
-                    if connection.in_transaction:
-                        connection.execute("ROLLBACK")  # guard: roll back a failed transaction
-                    raise
             except _ERRORS as error:
                 raise self._typed(error) from error
 
@@ -285,16 +278,10 @@ class SqliteBackend(Backend):
         connection.execute("PRAGMA trusted_schema = OFF")
         if self._is_ours(connection):
             return
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with _transaction(connection):
             if not self._is_ours(connection):
                 for statement in _SCHEMA.split(";"):
                     connection.execute(statement)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
 
     def _is_ours(self, connection: sqlite3.Connection) -> bool:
         """Whether the database is one of ours; False if it is nobody's yet.
@@ -342,6 +329,19 @@ class SqliteBackend(Backend):
                 return Unavailable(f"{self.url}: {error}; nothing was changed")
 
 
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """A transaction on a connection: committed at the end, rolled back after an error."""
+    connection.execute("BEGIN IMMEDIATE")  # guard: take the write lock when the transaction begins
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")  # guard: roll back a failed transaction
+        raise
+
+
 def _tells_of_damage(error: Exception) -> bool:
     """Whether an error cannot come from an event log that is whole, since our statements are right for our tables."""
     match _code(error):
@@ -350,18 +350,13 @@ def _tells_of_damage(error: Exception) -> bool:
         case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | None:
             return True
         case sqlite3.SQLITE_CONSTRAINT:
-            return _extended_code(error) != sqlite3.SQLITE_CONSTRAINT_TRIGGER  # somebody's own
+            # A trigger is somebody else's.
+            return getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_CONSTRAINT_TRIGGER
         case _:
             return False
 
 
-def _extended_code(error: Exception) -> int | None:
-    """SQLite's error code; None if the error is Python's."""
-    code: int | None = getattr(error, "sqlite_errorcode", None)
-    return code
-
-
 def _code(error: Exception) -> int | None:
     """SQLite's primary error code, to which the extended ones add beyond the lowest byte; None if it is Python's."""
-    code = _extended_code(error)
+    code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF

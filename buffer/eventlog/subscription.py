@@ -53,7 +53,7 @@ class _Place:
         return (self.ahead[0].offset if self.ahead else self.next) - 1
 
 
-class _Following:
+class Following:
     """What the two halves of a subscription share; guarded by the condition of the log's changes."""
 
     def __init__(self, backend: Backend, topic: str) -> None:
@@ -67,7 +67,7 @@ class _Following:
 class Assignment:
     """Which partitions a subscription follows; it may be changed from any thread, also while another one waits."""
 
-    def __init__(self, following: _Following, partitions: int) -> None:
+    def __init__(self, following: Following, partitions: int) -> None:
         self._following = following
         self._partitions = partitions
 
@@ -111,7 +111,7 @@ class Subscription(Closing):
 
     def __init__(
         self,
-        following: _Following,
+        following: Following,
         *,
         depth: int,
         poll_interval: float,
@@ -270,25 +270,6 @@ class Subscription(Closing):
                     f"this subscriber, and {self._depth} may: subscribe again after offset {place.last_given}",
                     last={number: known.last_given for number, known in places.items()},
                 )
-
-
-def follow(
-    backend: Backend,
-    topic: str,
-    partitions: int,
-    *,
-    depth: int,
-    poll_interval: float,
-    is_log_closed: Callable[[], bool],
-    clock: Clock,
-) -> tuple[Subscription, Assignment]:
-    """Return a subscription to nothing yet, and the handle that assigns partitions to it."""
-    following = _Following(backend, topic)
-    # guard: keep no reference to a subscription
-    subscription = Subscription(
-        following, depth=depth, poll_interval=poll_interval, is_log_closed=is_log_closed, clock=clock
-    )
-    return subscription, Assignment(following, partitions)
 
 
 def check_partition(partition: Any, partitions: int, url: str, topic: str) -> int:

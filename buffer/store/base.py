@@ -152,11 +152,10 @@ def check_key(key: str) -> str:
 
 def check_prefix(prefix: str) -> str:
     """Return the prefix if keys can start with it, or raise `InvalidInput`."""
-    if prefix:
-        # A prefix may end anywhere in a key, so it is judged as if one more character followed.
-        problem = _key_problem(prefix + "x")
-        if problem:
-            raise InvalidInput(f"key prefix {prefix!r} {problem}")
+    # A prefix may end anywhere in a key, so it is judged as if one more character followed.
+    problem = _key_problem(prefix + "x")
+    if problem:
+        raise InvalidInput(f"key prefix {prefix!r} {problem}")
     return prefix
 
 

@@ -97,23 +97,25 @@ class FileStore(ObjectStore):
 
     def get(self, key: str) -> StoredObject:
         """Return the file's bytes and version, from one open file."""
-        found = self._read(key, unless=None)
-        if found is None:
-            raise AssertionError("a read without a known version always finds or raises")
-        return found
+        with self._opened(key) as (file, stat):
+            return StoredObject(_read_all(file, stat.st_size), _version(stat))
 
     def get_if_changed(self, key: str, version: str) -> StoredObject | None:
         """Return the object, or None while its version is still `version`: an unchanged file costs one stat."""
-        return self._read(key, unless=version)
+        with self._opened(key) as (file, stat):
+            now = _version(stat)
+            return None if now == version else StoredObject(_read_all(file, stat.st_size), now)
 
-    def _read(self, key: str, *, unless: str | None) -> StoredObject | None:
+    @contextmanager
+    def _opened(self, key: str) -> Iterator[tuple[FileIO, os.stat_result]]:
+        """An object's open file, and what is known of that file."""
         path = self._path(key)
         with self._typed_errors(key):
             try:
                 with _open_object(path) as file:
                     stat = os.fstat(file.fileno())
-                    version = _version(stat)
-                    return None if version == unless else StoredObject(_read_all(file, stat.st_size), version)
+                    _check_regular(path, stat)
+                    yield file, stat
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 raise NotFound(f"{self.url}/{key} does not exist") from None
 
@@ -207,7 +209,7 @@ class FileStore(ObjectStore):
                 failures[key] = Unavailable(str(error))
         for folder in folders:
             with suppress(OSError):  # a deletion that a crash undoes is swept again
-                _sync_folder(folder)
+                sync_path(folder)
         return failures
 
     def _path(self, key: str) -> Path:
@@ -279,18 +281,15 @@ class FileStore(ObjectStore):
             return 0
         self._rescued_at = now
         oldest_ns = written.stat().st_mtime_ns - _LEFTOVER_AGE_NS
-        removed = 0
-        for folder, _folders, names in os.walk(self._root):  # which follows no symbolic links
-            removed += _remove_leftovers([Path(folder, name) for name in names if _is_leftover(name)], oldest_ns)
-        return removed
+        # os.walk follows no symbolic links.
+        return sum(_remove_leftovers(Path(folder), oldest_ns) for folder, _folders, _names in os.walk(self._root))
 
     def _sweep_leftovers(self, fresh: Path) -> None:
         """Remove temporary files that killed processes left, once for each folder; their age is the file system's."""
         if fresh.parent in self._swept:
             return
         self._swept.add(fresh.parent)
-        oldest_ns = fresh.stat().st_mtime_ns - _LEFTOVER_AGE_NS
-        _remove_leftovers(list(fresh.parent.glob(f"{_RESERVED}tmp-*")), oldest_ns)
+        _remove_leftovers(fresh.parent, fresh.stat().st_mtime_ns - _LEFTOVER_AGE_NS)
 
     def _locked(self, folder: Path) -> AbstractContextManager[None]:
         return hold_lock(folder / _LOCK_NAME, self._lock_seconds, self._clock)
@@ -326,20 +325,14 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def _open_object(path: Path) -> FileIO:
-    """Open a regular file to read it; never wait for the other end of a pipe."""
+    """Open a file to read it; never wait for the other end of a pipe."""
+    extra_flags = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC)
+        return open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | extra_flags))
     except OSError as error:
         if error.errno not in {errno.ELOOP, errno.ENXIO}:  # a symbolic link, a socket
             raise
         raise _NotAnObjectError(f"{path} is a symbolic link, a socket or a device, not an object") from None
-    file = open(descriptor, "rb", buffering=0)  # noqa: SIM115, PTH123 - the caller closes it
-    try:
-        _check_regular(path, os.fstat(descriptor))
-    except BaseException:
-        file.close()
-        raise
-    return file
 
 
 def _check_regular(path: Path, stat: os.stat_result) -> None:
@@ -350,8 +343,9 @@ def _check_regular(path: Path, stat: os.stat_result) -> None:
 
 
 def _may_list(entry: os.DirEntry[str]) -> bool:
-    regular = entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
-    return regular and _is_utf8(entry.name)
+    # A name with stray bytes arrives with surrogates in it. Such a file is not ours: no key can name it.
+    is_utf8 = not any("\ud800" <= char <= "\udfff" for char in entry.name)
+    return is_utf8 and (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False))
 
 
 def _listed_name(entry: os.DirEntry[str]) -> str:
@@ -359,14 +353,10 @@ def _listed_name(entry: os.DirEntry[str]) -> str:
     return entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name
 
 
-def _is_leftover(name: str) -> bool:
-    return name.startswith(f"{_RESERVED}tmp-")
-
-
-def _remove_leftovers(paths: Iterable[Path], oldest_ns: int) -> int:
-    """Remove the temporary files that were last written before a moment, and return how many."""
+def _remove_leftovers(folder: Path, oldest_ns: int) -> int:
+    """Remove a folder's temporary files that were last written before a moment, and return how many."""
     removed = 0
-    for path in paths:
+    for path in folder.glob(f"{_RESERVED}tmp-*"):
         with suppress(FileNotFoundError):
             if path.lstat().st_mtime_ns < oldest_ns:
                 path.unlink()
@@ -426,16 +416,12 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(exist_ok=True)  # another process may have been quicker
     except FileExistsError:
         raise NotADirectoryError from None
-    _sync_folder(folder.parent)
+    sync_path(folder.parent)
 
 
-def _is_utf8(name: str) -> bool:
-    # A name with stray bytes arrives with surrogates in it. Such a file is not ours: no key can name it.
-    return not any("\ud800" <= char <= "\udfff" for char in name)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync_path(path: Path) -> None:
+    """Write a file's data, or a folder's names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
@@ -444,6 +430,6 @@ def _sync_folder(folder: Path) -> None:
 
 def _sync_written(folder: Path) -> None:
     try:
-        _sync_folder(folder)  # guard: fsync the folder after the rename
+        sync_path(folder)  # guard: fsync the folder after the rename
     except OSError as error:
         raise _FolderNotSyncedError(error.strerror or str(error)) from error

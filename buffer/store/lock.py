@@ -51,25 +51,20 @@ def wait_for_lock(descriptor: int, path: Path, seconds: float, clock: Clock) -> 
     Raises:
         Unavailable: another program held the lock for `seconds`.
     """
-    deadline: float | None = None
-    random = system_random()
+    deadline = clock.monotonic() + seconds
     attempt = 0
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
         except BlockingIOError:
-            now = clock.monotonic()
-            if deadline is None:
-                deadline = now + seconds
-            if now >= deadline:
+            if clock.monotonic() >= deadline:
                 raise Unavailable(
                     f"{path} was locked by another program for {seconds:g} seconds; nothing was written. Find that "
                     "program with `lslocks` or `lsof`, and end it"
                 ) from None
-            clock.sleep(full_jitter(random, attempt, _PAUSE, _LONGEST_PAUSE))
-            attempt += 1
-        else:
-            return
+        clock.sleep(full_jitter(system_random(), attempt, _PAUSE, _LONGEST_PAUSE))
+        attempt += 1
 
 
 _open_locks: set[int] = set()

@@ -44,13 +44,10 @@ class _Bucket:
 
 # By name: `memory://events/a` and `memory://events` see the same objects, as two URLs into one bucket do.
 _buckets: dict[str, _Bucket] = {}
-_buckets_lock = Lock()
 
 
 def _renew_locks() -> None:
     """In a forked child: a lock that another thread of the parent held would never be released."""
-    global _buckets_lock  # noqa: PLW0603 - the lock is the module's
-    _buckets_lock = Lock()
     for bucket in _buckets.values():
         bucket.lock = Lock()
 
@@ -66,8 +63,7 @@ class MemoryStore(ObjectStore):
         name, _, folder = url.removeprefix("memory://").strip("/").partition("/")
         self._folder = f"{folder}/" if folder else ""
         self._clock = clock or SystemClock()
-        with _buckets_lock:
-            self._bucket = _buckets.setdefault(name, _Bucket())
+        self._bucket = _buckets.setdefault(name, _Bucket())  # atomic, so it needs no lock
 
     def __reduce__(self) -> tuple[type[MemoryStore], tuple[str]]:
         return MemoryStore, (self.url,)

@@ -81,8 +81,8 @@ class ObstoreClient:
             return
         raise InvalidInput(f"{url}: obstore does not accept these storage options: {problem}")
 
-    def get(self, key: str, unless_version: str | None = None) -> StoredObject | None:
-        """Return data and version, or None if the version is still `unless_version`."""
+    def get(self, key: str, unless_version: str | None = None) -> StoredObject:
+        """Return data and version. If the version is still `unless_version`, the failure has status 304."""
         options: Any = None if unless_version is None else {"if_none_match": self._etag(unless_version)}
 
         def read() -> StoredObject:
@@ -95,12 +95,7 @@ class ObstoreClient:
                 raise RequestFailed(Failure(None, "NoVersion", "the store named no version (ETag)"))
             return StoredObject(data, version)
 
-        try:
-            return self._call(read)
-        except RequestFailed as error:
-            if error.failure.status == 304 and unless_version is not None:
-                return None
-            raise
+        return self._call(read)
 
     def put(self, key: str, data: Data, *, if_version: str | None = None, if_absent: bool = False) -> str | None:
         """Write once and return the version."""

@@ -63,12 +63,10 @@ def reopen_store(url: str, sealed_options: bytes) -> ObjectStore:
 def _make_client(scheme: str, url: str, bucket: str, options: S3Options | NativeOptions) -> ObjectClient:
     # The libraries are extras, and slow to import: loaded when a URL needs them.
     if isinstance(options, S3Options) and options.client == "s3fs":
-        _require("s3fs", "s3")
         with _explained("s3fs", "s3"):
             from forebay.buffer.store.s3 import S3fsClient  # noqa: PLC0415
 
         return S3fsClient(bucket, options)
-    _require("obstore", "fast")
     with _explained("obstore", "fast"):
         from forebay.buffer.store.native import ObstoreClient  # noqa: PLC0415
 
@@ -79,7 +77,9 @@ def _make_client(scheme: str, url: str, bucket: str, options: S3Options | Native
 
 @contextmanager
 def _explained(module: str, extra: str) -> Iterator[None]:
-    """Raise `Unsupported` for a library that is installed and cannot be loaded."""
+    """Raise `Unsupported` for a library that is not installed, or is and cannot be loaded."""
+    if importlib.util.find_spec(module) is None:
+        raise Unsupported(f'this store needs {module}, which is not installed: pip install "forebay[{extra}]"')
     try:
         yield
     except (ImportError, AttributeError, TypeError) as error:
@@ -87,11 +87,6 @@ def _explained(module: str, extra: str) -> Iterator[None]:
             f"{module} or a library below it cannot be loaded ({type(error).__name__}: {error}); their versions may "
             f'be incompatible: pip install --upgrade "forebay[{extra}]"'
         ) from error
-
-
-def _require(module: str, extra: str) -> None:
-    if importlib.util.find_spec(module) is None:
-        raise Unsupported(f'this store needs {module}, which is not installed: pip install "forebay[{extra}]"')
 
 
 def _as_url(url: object) -> str:

@@ -46,18 +46,15 @@ class ClientOptions:
 
     def secrets(self) -> Iterable[str]:
         """Every text that must not be shown."""
-        return [str(value) for name, value in self._given().items() if name not in self._SHOWN and len(str(value)) > 3]
+        return [str(value) for name, value in self.given().items() if name not in self._SHOWN and len(str(value)) > 3]
 
-    def seal(self) -> bytes:
-        """The options for a pickle, as `seal` makes them."""
-        return seal(self._given())
-
-    def _given(self) -> dict[str, Any]:
-        given = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {name: value for name, value in given.items() if value is not None}
+    def given(self) -> dict[str, Any]:
+        """The options by name, as `open_store` takes them."""
+        named = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {name: value for name, value in named.items() if value is not None}
 
     def __repr__(self) -> str:
-        shown = (f"{name}={value if name in self._SHOWN else _MASK!r}" for name, value in self._given().items())
+        shown = (f"{name}={value if name in self._SHOWN else _MASK!r}" for name, value in self.given().items())
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
@@ -139,26 +136,19 @@ class NativeOptions(ClientOptions):
     config: Mapping[str, Any] = field(default_factory=dict)
     """What obstore is configured with, such as `service_account_path` or `account_name`."""
 
-    def __hash__(self) -> int:
-        return hash((self.connect_timeout, self.read_timeout, tuple(sorted(self.config))))
-
-    def secrets(self) -> Iterable[str]:
-        """Every text that must not be shown."""
-        return [str(value) for value in self.config.values() if len(str(value)) > 3]
-
-    def _given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, Any]:
+        """The options by name, as `open_store` takes them."""
         common = {item.name: getattr(self, item.name) for item in fields(ClientOptions)}
         return {**common, **self.config}
 
     @classmethod
     def split(cls, given: Mapping[str, Any]) -> Self:
         """Take our own names out of what was given, and leave the rest to obstore."""
-        common = {item.name for item in fields(ClientOptions)}
-        ours = {name: _convert(cls, name, value) for name, value in given.items() if name in common}
+        ours = {name: _convert(cls, name, value) for name, value in given.items() if name in _TUNING}
         client = given.get("client", "obstore")
         if client != "obstore":
             raise InvalidInput(f"storage option client is {client!r}; Google and Azure are reached by 'obstore' only")
-        return cls(**ours, config={k: v for k, v in given.items() if k not in common and k != "client"})
+        return cls(**ours, config={k: v for k, v in given.items() if k not in _TUNING and k != "client"})
 
 
 def parse_s3_options(given: Mapping[str, Any]) -> S3Options:

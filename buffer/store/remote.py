@@ -19,6 +19,7 @@ from forebay.buffer.store.base import (
     check_prefix,
 )
 from forebay.buffer.store.failures import Failure, RequestFailed, error_for, judge_conditional_write
+from forebay.buffer.store.options import seal
 from forebay.buffer.store.retry import Retry
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ _DELETE_AT_ONCE = 1000
 class ObjectClient(Protocol):
     """What a client library must be made to do. Every method sends one request and raises `RequestFailed`."""
 
-    def get(self, key: str, unless_version: str | None = None) -> StoredObject | None:
-        """Return data and version, or None if the version is still `unless_version`."""
+    def get(self, key: str, unless_version: str | None = None) -> StoredObject:
+        """Return data and version. If the version is still `unless_version`, the failure has status 304."""
 
     def put(self, key: str, data: Data, *, if_version: str | None = None, if_absent: bool = False) -> str | None:
         """Write once, never repeating the request, and return the version; None if the store named none."""
@@ -73,24 +74,24 @@ class RemoteStore(ObjectStore):
         self._retry = Retry(clock or SystemClock(), random or system_random(), options.max_attempts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return self._reopen, (self.url, self._options.seal())
+        return self._reopen, (self.url, seal(self._options.given()))
 
     def get(self, key: str) -> StoredObject:
         """Return the object and its version, from one request."""
-        found = self._read(key, None)
-        if found is None:
-            raise Unavailable(f"{self._place(key)}: answered 'not modified' to a plain read; check endpoint_url")
-        return found
+        path = self._path(key)
+        try:
+            return self._retry.call(lambda: self._client.get(path))
+        except RequestFailed as error:
+            raise error_for(error.failure, self._place(key)) from None
 
     def get_if_changed(self, key: str, version: str) -> StoredObject | None:
         """Return the object, or None while its version is still `version`."""
-        return self._read(key, version)
-
-    def _read(self, key: str, unless_version: str | None) -> StoredObject | None:
         path = self._path(key)
         try:
-            return self._retry.call(lambda: self._client.get(path, unless_version))
+            return self._retry.call(lambda: self._client.get(path, version))
         except RequestFailed as error:
+            if error.failure.status == 304:
+                return None
             raise error_for(error.failure, self._place(key)) from None
 
     def put(self, key: str, data: Data) -> str:

@@ -42,7 +42,6 @@ class Retry:
         """Return what `request` returns, or raise the last `RequestFailed`; `on_failure` sees every one on the way."""
         attempt = 0
         while True:
-            asked = 0.0
             try:
                 return request()
             except RequestFailed as error:

@@ -245,25 +245,20 @@ class S3fsClient:
         self._options = options
         self._connection: _Connection | None = None
 
-    def get(self, key: str, unless_version: str | None = None) -> StoredObject | None:
-        """Return data and version, or None if the version is still `unless_version`."""
+    def get(self, key: str, unless_version: str | None = None) -> StoredObject:
+        """Return data and version. If the version is still `unless_version`, the failure has status 304."""
         condition = {} if unless_version is None else {"IfNoneMatch": unless_version}
 
         async def read(client: Any) -> StoredObject:
             answer = await client.get_object(Bucket=self._bucket, Key=key, **condition)
             body = answer["Body"]
             async with body:  # what that returns is, in earlier releases of aiobotocore, not the body
-                return StoredObject(await _read_all(body, answer.get("ContentLength", 0)), answer.get("ETag", ""))
+                data = await _read_all(body, answer.get("ContentLength", 0))
+            if not answer.get("ETag"):
+                raise RequestFailed(Failure(None, "NoVersion", "the store named no version (ETag)"))
+            return StoredObject(data, answer["ETag"])
 
-        try:
-            found = self._call(read, _READ_LIMIT_SECONDS)
-        except RequestFailed as error:
-            if error.failure.status == 304 and unless_version is not None:
-                return None
-            raise
-        if not found.version:
-            raise RequestFailed(Failure(None, "NoVersion", "the store named no version (ETag)"))
-        return found
+        return self._call(read, _READ_LIMIT_SECONDS)
 
     def put(self, key: str, data: Data, *, if_version: str | None = None, if_absent: bool = False) -> str | None:
         """Write once and return the version."""
@@ -367,8 +362,7 @@ class S3fsClient:
         never_sent = wire.never_sent or not connected
         broken = broken_client(error, redact(str(error), self._options), _PACKAGES, sent=not never_sent)
         if broken is not None:
-            code, detail = broken
-            return Failure(None, code, detail, never_sent=never_sent, sent_once=wire.sent_once)
+            return Failure(None, *broken, never_sent=never_sent, sent_once=wire.sent_once)
         cause = error.__context__ or error.__cause__
         detail = type(error).__name__ if cause is None else f"{type(error).__name__}, {type(cause).__name__}"
         if isinstance(error, boto.ParamValidationError | ValueError) and not wire.watched:

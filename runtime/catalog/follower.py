@@ -55,7 +55,6 @@ class Follower:
     ) -> None:
         self._log = log
         self._topic = topic
-        self._count = partitions
         self._snapshots = snapshots
         self._snapshot_interval = snapshot_interval
         self._snapshot_due = clock.monotonic() + snapshot_interval
@@ -124,12 +123,12 @@ class Follower:
 
     def _drop_foreign_snapshot(self, marks: list[int]) -> None:
         """Start anew if the snapshot knows of events that the log does not have: it belongs to another one."""
-        if self._loaded is None or len(marks) < self._count:
+        if self._loaded is None or len(marks) < len(self.applied):
             return
         # guard: discard a snapshot with offsets beyond the marks
         if any(known >= mark for known, mark in zip(self._loaded, marks, strict=True)):
             _log.warning("%s: the snapshot is beyond the end of %s; everything is replayed", self._log.url, self._topic)
-            self.view, self.applied = View(), [-1] * self._count
+            self.view, self.applied = View(), [-1] * len(self.applied)
             self._life += 1
             self._records.close()  # the pump subscribes again, from the start
         self._loaded = None
@@ -188,14 +187,14 @@ class Follower:
         """Apply events as they come, and write snapshots in between, until the subscription ends."""
         records, life = self._subscribe()
         while not self.is_stopping:
-            until_snapshot = self._until_snapshot()
-            record = records.poll(_LONGEST_PAUSE if until_snapshot is None else min(until_snapshot, _LONGEST_PAUSE))
+            until_snapshot = max(0.0, self._snapshot_due - self._clock.monotonic())
+            record = records.poll(min(until_snapshot, _LONGEST_PAUSE))
             self._failures = 0  # the log was read
             if record is not None:
                 self._apply(record, life)
             elif records.ended:
                 return
-            if self._until_snapshot() == 0.0:
+            if self._clock.monotonic() >= self._snapshot_due:
                 self._snapshot_due = self._clock.monotonic() + self._snapshot_interval
                 self._save()
 
@@ -255,13 +254,10 @@ class Follower:
     def _load(self) -> None:
         if self._snapshots is None:
             return
-        snapshot = load_snapshot(self._snapshots, self._topic, self._count, clock=self._clock)
+        snapshot = load_snapshot(self._snapshots, self._topic, len(self.applied), clock=self._clock)
         if snapshot is not None:
             self.view.load(snapshot.partitions)
             self.applied = list(snapshot.applied)
-
-    def _until_snapshot(self) -> float | None:
-        return None if self._snapshots is None else max(0.0, self._snapshot_due - self._clock.monotonic())
 
     def _save(self) -> None:
         """Write a snapshot if anything has advanced: the view and the offsets of one moment."""

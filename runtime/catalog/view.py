@@ -106,9 +106,9 @@ class View:
             raise InvalidInput(f"segment {segment.segment_id} of {segment.partition} is there already: {known.state}")
 
     def _update(self, update: SegmentUpdate, time_ms: int) -> None:
-        view = self._partitions.get(update.partition)
-        known = None if view is None else view.segments.get(update.segment_id)
-        if view is None or known is None:
+        view = self._partition(update.partition)
+        known = view.segments.get(update.segment_id)
+        if known is None:
             raise InvalidInput(
                 f"there is no segment {update.segment_id} of {update.partition} to become {update.state}"
             )
@@ -135,23 +135,23 @@ class View:
 
     def find(self, partition: str, epoch: int, offset: int) -> Segment | None:
         """Return the finished segment that holds an offset of an epoch."""
-        view = self._partitions.get(partition)
-        return None if view is None else view.find(epoch, offset)
+        return self._partition(partition).find(epoch, offset)
 
     def highest_offset(self, partition: str, epoch: int) -> int | None:
         """Return the last offset of an epoch that was ever copied."""
-        view = self._partitions.get(partition)
-        return None if view is None else view.highest.get(epoch)
+        return self._partition(partition).highest.get(epoch)
 
     def segments(self, partition: str, epoch: int | None = None) -> list[Segment]:
         """Return the segments, or those with an epoch in them, in whatever state, by start offset."""
-        view = self._partitions.get(partition)
-        return [] if view is None else view.listed(epoch)
+        return self._partition(partition).listed(epoch)
 
     def deletion(self, partition: str) -> DeletionState | None:
         """Return how far a partition's deletion has come; None if it is not being deleted, or is gone."""
-        view = self._partitions.get(partition)
-        return None if view is None else view.deletion
+        return self._partition(partition).deletion
+
+    def _partition(self, partition: str) -> _PartitionView:
+        """A partition's view; one that is not known yet has an empty view."""
+        return self._partitions.get(partition) or _PartitionView()
 
     def dump(self) -> list[PartitionDump]:
         """Return everything, for a snapshot."""
