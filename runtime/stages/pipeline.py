@@ -99,10 +99,9 @@ class Pipeline:
     # Sources
 
     def join(self, source: ActiveSource) -> None:
-        """Let a source take part."""
-        with self.lock:
-            self.sources.append(source)
-            self.admission.join(source)
+        """Let a source take part; the caller holds the lock."""
+        self.sources.append(source)
+        self.admission.join(source)
 
     def forget(self, source: ActiveSource) -> None:
         """End a source: it no longer takes part."""
@@ -121,7 +120,7 @@ class Pipeline:
             source.frontier.add(portion)
             if self.sink.in_order:
                 source.in_order.append(portion)
-            for index in range(len(portion)):
+            for index in range(len(portion.descriptors)):
                 self.fetching.put((source, portion, index))
             if not source.ready:
                 source.wake.notify()  # to look for more
