@@ -101,14 +101,11 @@ class Sweep:
         self._delete(CURSORS, self._dead_cursors(known, read_head))
 
     def _dead_cursors(self, known: Head, read_head: Callable[[], Head]) -> Iterator[str]:
-        suspects: list[str] = []
-        for found in self._store.list(f"{CURSORS}/"):
-            if _is_dead(found.key, known):
-                suspects.append(found.key)
-            if len(suspects) == DELETED_AT_ONCE:
-                yield from _still_dead(suspects, read_head)
-                suspects = []
-        yield from _still_dead(suspects, read_head)
+        listed = (found.key for found in self._store.list(f"{CURSORS}/"))
+        suspects = (key for key in listed if _is_dead(key, known))
+        while part := list(islice(suspects, DELETED_AT_ONCE)):
+            head = read_head()  # guard: read the head again before deleting cursors
+            yield from [key for key in part if _is_dead(key, head)]
 
     def _delete(self, folder: str, keys: Iterable[str]) -> None:
         chunk: list[str] = []
@@ -148,13 +145,6 @@ class Sweep:
         self.failed_count += 1
         if len(self.failed) < REPORTED_FAILURES:
             self.failed[key] = error
-
-
-def _still_dead(suspects: list[str], read_head: Callable[[], Head]) -> list[str]:
-    if not suspects:
-        return []
-    head = read_head()  # guard: read the head again before deleting cursors
-    return [key for key in suspects if _is_dead(key, head)]
 
 
 def _is_dead(key: str, head: Head) -> bool:

@@ -212,8 +212,7 @@ class Pipeline:
         if answer is None:
             answer = self._send(source, portion)
             metrics.runtime_commit_duration.record(self.clock.monotonic() - began, source.attributes)
-        kind = "Raised" if isinstance(answer, Raised) else type(answer).__name__
-        metrics.runtime_commits.add(1, {**source.attributes, "answer": kind})
+        metrics.runtime_commits.add(1, {**source.attributes, "answer": type(answer).__name__})
         if isinstance(answer, NotCommitted | MaybeCommitted):
             self._commit_again(source, portion, answer)
             return
