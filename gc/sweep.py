@@ -13,9 +13,9 @@ from forebay.buffer.manifest.state import CURSORS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from forebay.buffer.eventlog import AuditTrail
     from forebay.buffer.manifest import Head
     from forebay.buffer.store import ObjectStore
+    from forebay.gc.settings import Settings
 
 Reachable: TypeAlias = "Callable[[str, str], Collection[str]]"
 
@@ -30,14 +30,12 @@ class Sweep:
     Nothing that fails ends it: failures are kept by key, and the next pass meets the same objects again.
     """
 
-    def __init__(
-        self, store: ObjectStore, *, dry_run: bool, is_stopped: Callable[[], bool], events: AuditTrail | None = None
-    ) -> None:
+    def __init__(self, store: ObjectStore, settings: Settings, *, dry_run: bool) -> None:
         self.url = store.url
         self._store = store
-        self._events = events
+        self._events = settings.events
         self.dry_run = dry_run
-        self._is_stopped = is_stopped
+        self._is_stopped = settings.is_stopped
         self.deleted = 0
         """So far; in a dry run, what would have been."""
         self.failed: dict[str, StoreError] = {}

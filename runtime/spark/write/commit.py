@@ -6,6 +6,7 @@ appends the same batches, and only where they are missing.
 
 from __future__ import annotations
 
+from functools import cache, partial
 from typing import TYPE_CHECKING, NoReturn
 
 from msgspec import Struct
@@ -81,7 +82,7 @@ class EpochCommitter:
             encode=pack,
             clock=job.clock,
         )
-        self._queues: dict[int, Queue] = {}
+        self._open = cache(partial(job.open_queue, writer_id=f"spark.{writer_id}"))
 
     def commit(self, mine: EpochRecord) -> None:
         """Record an epoch unless it is recorded, and append what is recorded wherever it is not listed yet.
@@ -161,11 +162,6 @@ class EpochCommitter:
         queue.resume()
         if not _knows_writer(queue):
             queue.register_writer()
-
-    def _open(self, number: int) -> Queue:
-        if number not in self._queues:
-            self._queues[number] = self._job.open_queue(number, f"spark.{self._writer_id}")
-        return self._queues[number]
 
     def _raise_failure(self, record: EpochRecord, failed: dict[int, ForebayError]) -> NoReturn:
         if _is_swept(record, failed):
