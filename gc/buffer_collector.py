@@ -51,10 +51,7 @@ class BufferCollector:
             IsTopic: it is not one buffer.
         """
         began = self._clock.monotonic()
-        settings = self._settings
-        report = self._collect(
-            Sweep(self._store, dry_run=dry_run, is_stopped=settings.is_stopped, events=settings.events)
-        )
+        report = self._collect(Sweep(self._store, self._settings, dry_run=dry_run))
         if not dry_run:
             metrics.collection_deleted.add(report.deleted, self._attributes)
             metrics.collection_failed.add(report.failed_count, self._attributes)

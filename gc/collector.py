@@ -22,7 +22,6 @@ from forebay.gc.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
     from typing import Any, Self
 
     from forebay.buffer.base.clock import Clock, Random
@@ -178,9 +177,7 @@ class Collector:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _run(self, interval: float) -> None:

@@ -59,7 +59,11 @@ class CollectionReport:
     @classmethod
     def of_topic(cls, url: str, dry_run: bool, partitions: tuple[Self, ...]) -> Self:
         """Sum the partitions' reports up."""
-        failed = ((f"{_folder(part, url)}/{key}", why) for part in partitions for key, why in part.failed.items())
+        failed = (
+            (f"{part.url}/{key}".removeprefix(f"{url}/"), why)
+            for part in partitions
+            for key, why in part.failed.items()
+        )
         return cls(
             url,
             dry_run,
@@ -98,7 +102,3 @@ class CollectionReport:
         if errors := sum(part.error is not None for part in self.partitions):
             parts.append(f"COULD NOT COLLECT {errors} OF {len(self.partitions)} PARTITIONS")
         return f"{self.url}: {', '.join(parts)}"
-
-
-def _folder(part: CollectionReport, url: str) -> str:
-    return part.url.removeprefix(f"{url}/")

@@ -13,9 +13,9 @@ from forebay.buffer.manifest.state import CURSORS
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from forebay.buffer.eventlog import AuditTrail
     from forebay.buffer.manifest import Head
     from forebay.buffer.store import ObjectStore
+    from forebay.gc.settings import Settings
 
 Reachable: TypeAlias = "Callable[[str, str], Collection[str]]"
 
@@ -30,14 +30,12 @@ class Sweep:
     Nothing that fails ends it: failures are kept by key, and the next pass meets the same objects again.
     """
 
-    def __init__(
-        self, store: ObjectStore, *, dry_run: bool, is_stopped: Callable[[], bool], events: AuditTrail | None = None
-    ) -> None:
+    def __init__(self, store: ObjectStore, settings: Settings, *, dry_run: bool) -> None:
         self.url = store.url
         self._store = store
-        self._events = events
+        self._events = settings.events
         self.dry_run = dry_run
-        self._is_stopped = is_stopped
+        self._is_stopped = settings.is_stopped
         self.deleted = 0
         """So far; in a dry run, what would have been."""
         self.failed: dict[str, StoreError] = {}
@@ -101,14 +99,11 @@ class Sweep:
         self._delete(CURSORS, self._dead_cursors(known, read_head))
 
     def _dead_cursors(self, known: Head, read_head: Callable[[], Head]) -> Iterator[str]:
-        suspects: list[str] = []
-        for found in self._store.list(f"{CURSORS}/"):
-            if _is_dead(found.key, known):
-                suspects.append(found.key)
-            if len(suspects) == DELETED_AT_ONCE:
-                yield from _still_dead(suspects, read_head)
-                suspects = []
-        yield from _still_dead(suspects, read_head)
+        listed = (found.key for found in self._store.list(f"{CURSORS}/"))
+        suspects = (key for key in listed if _is_dead(key, known))
+        while part := list(islice(suspects, DELETED_AT_ONCE)):
+            head = read_head()  # guard: read the head again before deleting cursors
+            yield from [key for key in part if _is_dead(key, head)]
 
     def _delete(self, folder: str, keys: Iterable[str]) -> None:
         chunk: list[str] = []
@@ -148,13 +143,6 @@ class Sweep:
         self.failed_count += 1
         if len(self.failed) < REPORTED_FAILURES:
             self.failed[key] = error
-
-
-def _still_dead(suspects: list[str], read_head: Callable[[], Head]) -> list[str]:
-    if not suspects:
-        return []
-    head = read_head()  # guard: read the head again before deleting cursors
-    return [key for key in suspects if _is_dead(key, head)]
 
 
 def _is_dead(key: str, head: Head) -> bool:

@@ -32,15 +32,12 @@ _ONE_OBJECT = r"(?s)\A[ \t\r\n]*\{.*\}[ \t\r\n]*\z"
 class BadEntry(Corrupt):
     """An entry is not what its decoder expects."""
 
-    sequence: int
-    """The batch it is in."""
-    index: int
-    """Its place in the batch; the entries before it are good."""
-
     def __init__(self, message: str, *, sequence: int, index: int) -> None:
         super().__init__(message)
         self.sequence = sequence
+        """The batch it is in."""
         self.index = index
+        """Its place in the batch; the entries before it are good."""
 
 
 def raw(batch: Batch) -> pa.Table:
@@ -57,9 +54,9 @@ def arrow_ipc(batch: Batch) -> pa.Table:
         BadEntry: an entry is no such stream, or its schema differs from the first one's.
     """
     tables: list[pa.Table] = []
-    for index, entry in enumerate(_each(batch)):
+    for index, entry in enumerate(entry for chunk in batch.decoded.chunks for entry in chunk):
         try:
-            with pa.ipc.open_stream(entry) as stream:
+            with pa.ipc.open_stream(entry.as_buffer()) as stream:
                 table = stream.read_all()
             table.validate(full=True)  # the reader believes offsets and lengths
         except MemoryError:
@@ -208,13 +205,6 @@ def _pieces(batch: Batch, size: int) -> Iterator[pa.Array]:
         rows = max(1, len(chunk) * size // max(1, chunk.nbytes))
         for start in range(0, len(chunk), rows):
             yield chunk[start : start + rows].cast(pa.large_binary())
-
-
-def _each(batch: Batch) -> Iterator[pa.Buffer]:
-    """Each entry's bytes, not copied."""
-    for chunk in batch.decoded.chunks:
-        for entry in chunk:
-            yield entry.as_buffer()
 
 
 def _bad_entry(batch: Batch, index: int, problem: str) -> BadEntry:

@@ -54,11 +54,7 @@ def show(look: Callable[[], RuntimeStatus], clock: Clock, *, wanted: bool) -> It
             status = look()
             return make_table(status, rates.describe(status))
 
-        with Live(
-            get_renderable=render,
-            console=Console(stderr=True),
-            refresh_per_second=_REFRESHES_PER_SECOND,
-        ):
+        with Live(get_renderable=render, console=Console(stderr=True), refresh_per_second=_REFRESHES_PER_SECOND):
             yield None
     else:
 

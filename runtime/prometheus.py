@@ -23,11 +23,9 @@ _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 class MetricsServer(Closing):
     """An HTTP server of this process's metrics, in a thread of its own; `close()` ends it."""
 
-    url: str
-    """Where to scrape, such as `http://127.0.0.1:9464/metrics`."""
-
     def __init__(self, url: str, server: WSGIServer, thread: Thread) -> None:
         self.url = url
+        """Where to scrape, such as `http://127.0.0.1:9464/metrics`."""
         self._server = server
         self._thread = thread
 

@@ -12,7 +12,6 @@ from forebay.buffer.base.lifecycle import refuse_pickle
 from forebay.buffer.base.waiting import wait_for
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.read.fetch import Batch
-from forebay.buffer.store import ObjectStore, StoreUrl
 from forebay.runtime import progress
 from forebay.runtime.config import RuntimeConfig
 from forebay.runtime.source import Opening, Source
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.eventlog import AuditTrail
     from forebay.buffer.producer import Producer
+    from forebay.buffer.store import StoreUrl
     from forebay.runtime.contract import Decoder, Sink
 
 _log = logging.getLogger("forebay.runtime")
@@ -169,7 +169,7 @@ class Runtime:
                 return
             found = next((item for item in self._opened if item[0] is source or item[0] == source), None)
             if found is None:
-                raise InvalidInput(f"{_name(source)} is not a source of this runtime")
+                raise InvalidInput(f"{getattr(source, 'url', source)} is not a source of this runtime")
             self._opened.remove(found)
             _source, active = found
             for one in active:
@@ -188,7 +188,10 @@ class Runtime:
                 state=self._state,
                 sources=(
                     *(_describe(one) for _source, active in self._opened for one in active),
-                    *map(_describe_unwritten, self._unwritten.sources),
+                    *(
+                        SourceStatus(probe.url, probe.group, waits_for="nothing was ever written to it")
+                        for probe in self._unwritten.sources
+                    ),
                 ),
                 stages=tuple(
                     StageStatus(stage.name, stage.threads, stage.busy, len(stage))
@@ -206,9 +209,7 @@ class Runtime:
     # Inside
 
     def _drain_seconds(self, drain: float | None) -> float:
-        if drain is None:
-            return self.config.drain_seconds
-        return check_seconds(drain, "drain", zero=True)
+        return self.config.drain_seconds if drain is None else check_seconds(drain, "drain", zero=True)
 
     def _goes_on(self) -> bool:
         return self._state == "running" and self._pipeline.failure is None
@@ -343,29 +344,6 @@ class Runtime:
                 one.consumer.close()
             except ForebayError as error:
                 _log.warning("%s: letting go failed: %s", one.url, error)
-
-
-def _name(source: StoreUrl | Source | Consumer) -> str:
-    return str(source.url) if isinstance(source, ObjectStore | Source | Consumer) else str(source)
-
-
-def _describe_unwritten(probe: SourceProbe) -> SourceStatus:
-    return SourceStatus(
-        url=probe.url,
-        group=probe.group,
-        committed=None,
-        acked=None,
-        lag_batches=0,
-        lag_seconds=0.0,
-        batches=0,
-        bytes=0,
-        commits=0,
-        rows=0,
-        bytes_read=0,
-        dead_letters=0,
-        waits_for="nothing was ever written to it",
-        over=False,
-    )
 
 
 def _describe(source: ActiveSource) -> SourceStatus:

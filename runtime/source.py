@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from forebay.buffer.base.errors import ForebayError, InvalidInput
+from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.either.dispatch import is_topic
 from forebay.buffer.store import StoreUrl, open_store
@@ -75,17 +76,9 @@ class Opening:
 
     def open(self, *, clock: Clock, random: Random) -> list[Consumer]:
         """Return a consumer for each buffer; each takes over from the one before."""
-        opened: list[Consumer] = []
-        try:
-            for store in self._stores:
-                # The pipeline has its own retries, and shows what it waits for.
-                consumer = Consumer(
-                    store, group=self._group, from_=self._from, retry_timeout=0, clock=clock, random=random
-                )
-                opened.append(consumer)
-        except BaseException:
-            for consumer in opened:
-                with suppress(ForebayError):
-                    consumer.close()
-            raise
+        # The pipeline has its own retries, and shows what it waits for.
+        open_one = partial(Consumer, group=self._group, from_=self._from, retry_timeout=0, clock=clock, random=random)
+        with ExitStack() as closing:
+            opened = [closing.enter_context(open_one(store)) for store in self._stores]
+            closing.pop_all()
         return opened

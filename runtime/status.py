@@ -24,26 +24,26 @@ class SourceStatus:
     url: str
     group: str
     """Empty for the unnamed consumer."""
-    committed: int | None
+    committed: int | None = None
     """The last sequence up to which everything is committed, by this runtime; None if nothing is."""
-    acked: int | None
+    acked: int | None = None
     """The last sequence that was acknowledged durably, by this runtime; None if none was."""
-    lag_batches: int
+    lag_batches: int = 0
     """Batches that are there and not committed."""
-    lag_seconds: float
+    lag_seconds: float = 0.0
     """The age of the oldest of them that was read; 0 if there is none, or it does not tell its time."""
-    batches: int
+    batches: int = 0
     """Batches under way."""
-    bytes: int
+    bytes: int = 0
     """Memory that they take."""
-    commits: int
-    rows: int
-    bytes_read: int
+    commits: int = 0
+    rows: int = 0
+    bytes_read: int = 0
     """Before compression."""
-    dead_letters: int
-    waits_for: str
+    dead_letters: int = 0
+    waits_for: str = ""
     """What would let it go on; empty once it is over."""
-    over: bool
+    over: bool = False
     """Whether it has ended."""
 
 

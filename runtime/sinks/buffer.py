@@ -14,16 +14,7 @@ from forebay.buffer.base.errors import Fenced, ForebayError, InvalidInput
 from forebay.buffer.producer import Producer
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic import Topic, partition_for
-from forebay.runtime.contract import (
-    Answer,
-    Combining,
-    Commit,
-    CommitIdentity,
-    Committed,
-    Fatal,
-    MaybeCommitted,
-    Sink,
-)
+from forebay.runtime.contract import Answer, Combining, Commit, CommitIdentity, Committed, Fatal, MaybeCommitted, Sink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -11,16 +11,7 @@ import pyarrow as pa
 
 from forebay.buffer.base.errors import InvalidInput, Unavailable, Unsupported
 from forebay.buffer.store.options import NativeOptions, S3Options, parse_s3_options, redact
-from forebay.runtime.contract import (
-    Answer,
-    Combining,
-    Commit,
-    CommitIdentity,
-    Committed,
-    Fatal,
-    MaybeCommitted,
-    Sink,
-)
+from forebay.runtime.contract import Answer, Combining, Commit, CommitIdentity, Committed, Fatal, MaybeCommitted, Sink
 from forebay.runtime.sinks.parquet import COMBINING
 
 if TYPE_CHECKING:

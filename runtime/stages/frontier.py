@@ -41,7 +41,7 @@ class Frontier:
             portion = self._waiting.popleft()
             if self.through == self.acked:
                 self._since = now
-            passed += len(portion)
+            passed += len(portion.descriptors)
             self._commits += 1
             self.through = portion.identity.last
         return passed
@@ -67,7 +67,3 @@ class Frontier:
     def first(self) -> Portion | None:
         """The first portion that it has not passed."""
         return self._waiting[0] if self._waiting else None
-
-    def __len__(self) -> int:
-        """How many portions it has not passed."""
-        return len(self._waiting)

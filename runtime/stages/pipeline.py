@@ -99,10 +99,9 @@ class Pipeline:
     # Sources
 
     def join(self, source: ActiveSource) -> None:
-        """Let a source take part."""
-        with self.lock:
-            self.sources.append(source)
-            self.admission.join(source)
+        """Let a source take part; the caller holds the lock."""
+        self.sources.append(source)
+        self.admission.join(source)
 
     def forget(self, source: ActiveSource) -> None:
         """End a source: it no longer takes part."""
@@ -121,7 +120,7 @@ class Pipeline:
             source.frontier.add(portion)
             if self.sink.in_order:
                 source.in_order.append(portion)
-            for index in range(len(portion)):
+            for index in range(len(portion.descriptors)):
                 self.fetching.put((source, portion, index))
             if not source.ready:
                 source.wake.notify()  # to look for more
@@ -213,8 +212,7 @@ class Pipeline:
         if answer is None:
             answer = self._send(source, portion)
             metrics.runtime_commit_duration.record(self.clock.monotonic() - began, source.attributes)
-        kind = "Raised" if isinstance(answer, Raised) else type(answer).__name__
-        metrics.runtime_commits.add(1, {**source.attributes, "answer": kind})
+        metrics.runtime_commits.add(1, {**source.attributes, "answer": type(answer).__name__})
         if isinstance(answer, NotCommitted | MaybeCommitted):
             self._commit_again(source, portion, answer)
             return

@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 class Portion:
     """Contiguous batches of one source that are committed together, and how far that has come."""
 
-    __slots__ = (
-        "_batches", "_tables", "asks", "attempts", "descriptors", "done", "failures", "identity", "missing", "replay",
-        "reserved", "rows", "trouble",
-    )  # fmt: skip
-
     def __init__(self, reader: Reader, descriptors: Sequence[BatchDescriptor], *, replay: bool) -> None:
         self.descriptors = descriptors
         self.identity = CommitIdentity(
@@ -47,12 +42,6 @@ class Portion:
         self.rows = 0
         self._batches: list[Batch | None] = [None] * len(descriptors)
         self._tables: list[pa.Table | None] = [None] * len(descriptors)
-
-    def __len__(self) -> int:
-        return len(self.descriptors)
-
-    def __bool__(self) -> bool:
-        return True
 
     def fill(self, index: int, batch: Batch, table: pa.Table) -> None:
         """Add a batch that was fetched and its rows."""

@@ -108,7 +108,7 @@ class SourceReader:
         source = self._source
         if source.ending:
             return True
-        if len(source.frontier):
+        if source.frontier.first is not None:
             return False
         if source.leaving:
             return True

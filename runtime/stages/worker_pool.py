@@ -91,7 +91,7 @@ class WorkerPool(Generic[T]):
     def _work_until_stopped(self) -> None:
         while True:
             with self._wake:
-                while not self._stopped and (not self._waiting or not self._is_due()):
+                while not self._stopped and not (self._waiting and self._waiting[0][0] <= self._clock.monotonic()):
                     self._clock.wait_until(self._wake, self._waiting[0][0] if self._waiting else None)
                 if self._stopped:
                     return
@@ -109,9 +109,6 @@ class WorkerPool(Generic[T]):
                     self._measure()
                     if not self.busy:
                         self._idle.notify_all()
-
-    def _is_due(self) -> bool:
-        return self._waiting[0][0] <= self._clock.monotonic()
 
     def _measure(self) -> None:
         metrics.runtime_stage_depth.set(len(self._waiting) + self.busy, {"stage": self.name})

@@ -55,6 +55,7 @@ class BatchReader(DataSourceReader):
         self._last = options.whole("endingSequence")
         self._since = options.text("startingTime")
         self._until = options.text("endingTime")
+        self._upto = next((found for found in (self._last, self._until) if found is not None), "latest")
         self._group = options.text("group")
         hold_seconds = options.whole("holdSeconds")
         self._hold_seconds = _HOLD_SECONDS if hold_seconds is None else hold_seconds
@@ -94,13 +95,12 @@ class BatchReader(DataSourceReader):
     def _look(self, queue: Queue) -> tuple[list[BatchDescriptor], Ticket | None]:
         """Return the batches of the range, and the ticket of the hold that keeps them, if there is one."""
         state = queue.last_seen() or queue.read_existing()
-        from_, upto = self._from(queue, state), self._upto()
+        from_ = self._from(queue, state)
         if state.version == 1 or self._hold_seconds == 0:
-            first, end = self._bounds(queue, state, from_, upto)
+            first, end = self._bounds(queue, state, from_)
             return queue.descriptors(first, max(0, end - first), state=state), None
         try:
-            last = "latest" if upto is None else upto
-            held = hold_range(queue, from_, last, ttl=self._hold_seconds, purpose="a batch read by Spark")
+            held = hold_range(queue, from_, self._upto, ttl=self._hold_seconds, purpose="a batch read by Spark")
         except Denied as error:
             raise Denied(
                 f"{error}. A batch read writes a hold into the manifest, so that nothing it reads is swept meanwhile; "
@@ -117,15 +117,13 @@ class BatchReader(DataSourceReader):
             return self._first
         return "earliest" if self._since is None else self._since
 
-    def _upto(self) -> str | int | None:
-        return self._until if self._last is None else self._last
-
-    def _bounds(self, queue: Queue, state: State, from_: str | int, upto: str | int | None) -> tuple[int, int]:
+    def _bounds(self, queue: Queue, state: State, from_: str | int) -> tuple[int, int]:
         """Return the first sequence, and the one after the last."""
+        upto = self._upto
         knows_times = state.version == 2  # else all of it, and what its metadata tells decides
         if self._since is not None and not knows_times:
             from_ = "earliest"
-        if upto is None or (self._until is not None and not knows_times):
+        if self._until is not None and not knows_times:
             upto = "latest"
         return queue.sequence_of(from_, state=state), queue.end_of(upto, state=state)
 

@@ -70,8 +70,8 @@ class Sizing:
     @classmethod
     def of(cls, options: Options) -> Sizing:
         """What the options say."""
-        most = options.whole("maxPartitionBytes", least=1)
-        return cls(_MAX_PARTITION_BYTES if most is None else most, options.whole("minPartitions", least=1))
+        most = options.whole("maxPartitionBytes", least=1) or _MAX_PARTITION_BYTES
+        return cls(most, options.whole("minPartitions", least=1))
 
     def pack(self, pieces: Iterable[Piece]) -> list[Task]:
         """Cut what is to be read into tasks of about the same size, each a run of batches in order."""

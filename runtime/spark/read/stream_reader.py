@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import heapq
 import logging
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadMaxBytes,
-    ReadMaxFiles,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from forebay.buffer.base.checks import parse_time
 from forebay.buffer.base.clock import SystemClock
@@ -48,16 +44,8 @@ _log = logging.getLogger("forebay.spark")
 _TELL_SECONDS = 60.0
 """Time between two warnings that a buffer is waited for."""
 
-_KNOWN = (
-    *SIZING_OPTIONS,
-    "failOnDataLoss",
-    "group",
-    "manifestPath",
-    "maxBatchesPerTrigger",
-    "maxBytesPerTrigger",
-    "onCorrupt",
-    "startingOffsets",
-)
+_LIMITS = ("maxBatchesPerTrigger", "maxBytesPerTrigger")
+_KNOWN = (*SIZING_OPTIONS, *_LIMITS, "failOnDataLoss", "group", "manifestPath", "onCorrupt", "startingOffsets")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -234,7 +222,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends[number] = max(begin, end if self._targets is None else min(end, self._targets.get(number, 0)))
         if isinstance(limit, ReadAllAvailable):
             return ends
-        waiting = [_numbered(n, claims.buffers[n].batches(begins[n], end)) for n, end in ends.items()]
+        waiting = [zip(repeat(n), claims.buffers[n].batches(begins[n], end), strict=False) for n, end in ends.items()]
         admitted = dict(begins)
         batches = total = 0
         for number, batch in heapq.merge(*waiting, key=lambda found: _age(found[1])):
@@ -250,11 +238,6 @@ def _advance(stands: Position, begin: int, end: int) -> Position:
     """The position after a micro-batch; one that has read nothing yet stays without a beginning."""
     # guard: store in the offset where the micro-batch began
     return Position(stands.reader, end, None if begin == end and stands.began is None else begin)
-
-
-def _numbered(number: int, batches: Iterator[BatchDescriptor]) -> Iterator[tuple[int, BatchDescriptor]]:
-    for batch in batches:
-        yield number, batch
 
 
 def _age(batch: BatchDescriptor) -> int:

@@ -6,7 +6,8 @@ appends the same batches, and only where they are missing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, NoReturn
 
 from msgspec import Struct
 
@@ -81,7 +82,7 @@ class EpochCommitter:
             encode=pack,
             clock=job.clock,
         )
-        self._queues: dict[int, Queue] = {}
+        self._open = cache(partial(job.open_queue, writer_id=f"spark.{writer_id}"))
 
     def commit(self, mine: EpochRecord) -> None:
         """Record an epoch unless it is recorded, and append what is recorded wherever it is not listed yet.
@@ -98,7 +99,7 @@ class EpochCommitter:
             record = self._record(mine, instead_of=record)
             failed = self._append(record)
         if failed:
-            raise self._failure(record, failed)
+            self._raise_failure(record, failed)
 
     def is_recorded(self, epoch: int, query_ids: Collection[str | None]) -> bool:
         """Return whether an epoch has objects that a replay of it will list; the query's id if it is known."""
@@ -162,26 +163,21 @@ class EpochCommitter:
         if not _knows_writer(queue):
             queue.register_writer()
 
-    def _open(self, number: int) -> Queue:
-        if number not in self._queues:
-            self._queues[number] = self._job.open_queue(number, f"spark.{self._writer_id}")
-        return self._queues[number]
-
-    def _failure(self, record: EpochRecord, failed: dict[int, ForebayError]) -> ForebayError:
+    def _raise_failure(self, record: EpochRecord, failed: dict[int, ForebayError]) -> NoReturn:
         if _is_swept(record, failed):
-            return _lease_over(self._job)
+            raise _lease_over(self._job)
         listed = [number for number in _partitions(record) if number not in failed]
         what = f"{self._register.url}: epoch {record.epoch} is listed in partitions {listed}, and not in"
         swept = [number for number, error in failed.items() if isinstance(error, BelowFloor)]
         if swept:
-            return Fenced(
+            raise Fenced(
                 f"{what} {swept}, where the lease of {self._job.lease:g} s ran out and the collector has passed it by. "
                 f"Under a new writerId the epoch is written again, and is then in {listed} twice"
             )
         first = next(iter(failed.values()))
-        error = Unknown(f"{what}, or perhaps not in, {list(failed)}: start the query again, and it goes on ({first})")
-        error.__cause__ = first
-        return error
+        raise Unknown(
+            f"{what}, or perhaps not in, {list(failed)}: start the query again, and it goes on ({first})"
+        ) from first
 
 
 def _append_all(

@@ -41,7 +41,7 @@ def make(max_batches: int, max_bytes: int, *sources: Waiting) -> Admission[Waiti
 
 def finish(admission: Admission[Waiting], source: Waiting, portion: Portion) -> None:
     admission.free_bytes(source, portion)
-    admission.free_batches(source, len(portion))
+    admission.free_batches(source, len(portion.descriptors))
 
 
 def test_takes_what_fits_and_no_more() -> None:
@@ -61,7 +61,7 @@ def test_takes_what_fits_and_no_more() -> None:
 def test_portion_is_admitted_whole_or_not_at_all() -> None:
     source = Waiting((2, 10), (4, 10))
     admission = make(5, 1000, source)
-    assert [len(portion) for _, portion in admission.admit()] == [2]
+    assert [len(portion.descriptors) for _, portion in admission.admit()] == [2]
     assert admission.batches == 2
 
 

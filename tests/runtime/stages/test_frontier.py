@@ -34,7 +34,7 @@ def test_it_is_the_longest_run_from_the_first_on_in_any_order_of_ending(sizes: l
         run = next((i for i in range(len(waiting)) if i not in done), len(waiting))
         assert frontier.through == (waiting[run - 1].identity.last if run else None)
         assert passed == sum(sizes[:run])
-        assert len(frontier) == len(waiting) - run
+        assert frontier.first is (waiting[run] if run < len(waiting) else None)
     assert frontier.first is None
 
 
