@@ -21,7 +21,6 @@ from forebay.buffer.manifest.topic import is_partition
 from forebay.buffer.read.acks import Acks
 from forebay.buffer.read.fetch import Batch, FetchHandle
 from forebay.buffer.read.iteration import MAX_SKIPS, BaseConsumer, count_race
-from forebay.buffer.read.missing import look_again
 from forebay.buffer.read.position import Found, ReadPosition
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.store.retry import RETRY_SECONDS, Patience
@@ -129,6 +128,7 @@ class Consumer(BaseConsumer[Found, Batch]):
         self._skips = on_trimmed == "skip"
         self._fetcher = FetchHandle(self._store, retry_timeout=retry_timeout, clock=self._clock)
         self._patience = Patience(self._clock, random or system_random(), retry_timeout)
+        self._attributes = {"buffer": self.url}
         self._acking = Lock()
         self._claim = self._side.claim()
         acked = self._side.acked()
@@ -249,7 +249,12 @@ class Consumer(BaseConsumer[Found, Batch]):
             Fenced: another consumer has taken over.
             Trimmed: retention dropped the batch, and `on_trimmed` is not `skip`.
         """
-        return look_again(missing, error, partial(self.look, 1))
+        if error.bucket:
+            raise error
+        found = self.look(1)
+        if found.descriptors and found.descriptors[0] == missing:
+            raise error
+        return found
 
     def hand_out_through(self, first: int, last: int) -> None:
         """Move the position over the batches from `first` to `last`, which were found. Repeating it does nothing."""
@@ -403,10 +408,6 @@ class Consumer(BaseConsumer[Found, Batch]):
         return f"<Consumer of {self.url}, {state}, acknowledged through {self._acks.frontier}>"
 
     # Inside
-
-    @property
-    def _attributes(self) -> dict[str, str]:
-        return {"buffer": self._store.url}
 
     def _peek(self) -> tuple[Found, Batch] | None:
         found = self.look(1)

@@ -41,19 +41,15 @@ class WriteSpacing:
     """
 
     def __init__(self) -> None:
-        self._seconds = 0.0
+        self.seconds = 0.0
+        """Minimum seconds between two writes."""
         self._wrote_at = float("-inf")
         self.last_waited = 0.0
         """How long the last update waited because of the store's limit."""
 
-    @property
-    def seconds(self) -> float:
-        """Minimum seconds between two writes."""
-        return self._seconds
-
     def left(self, now: float) -> float:
         """Seconds to wait before the next write; `now` is the monotonic clock."""
-        return max(0.0, self._wrote_at + self._seconds - now)
+        return max(0.0, self._wrote_at + self.seconds - now)
 
     def pause(self, random: Random, throttled: int, asked: float) -> float:
         """Seconds to wait after an update was throttled `throttled` times: longer after the first few.
@@ -62,19 +58,19 @@ class WriteSpacing:
         seconds that the store asked for.
         """
         longer = _LENGTHEN_PAUSE ** min(max(0, throttled - _PATIENT_PAUSES), 20)
-        return max(asked, min(_MOST_PAUSE, self._seconds * longer) * random.uniform(0.5, 1.0))
+        return max(asked, min(_MOST_PAUSE, self.seconds * longer) * random.uniform(0.5, 1.0))
 
     def note_throttled(self, *, alone: bool) -> None:
         """Learn from a throttled update. Called once per update, even if it was throttled several times.
 
         `alone` says that this writer also made the previous write.
         """
-        widened = self._seconds * (_WIDEN if alone else _WIDEN_AMONG_OTHERS)
-        self._seconds = min(_MOST_SPACING, widened) or _FIRST_SPACING
+        widened = self.seconds * (_WIDEN if alone else _WIDEN_AMONG_OTHERS)
+        self.seconds = min(_MOST_SPACING, widened) or _FIRST_SPACING
 
     def note_applied(self, now: float, *, throttled: bool, waited: float) -> None:
         """Learn from an update that was applied at `now` (monotonic clock), after it had waited `waited` seconds."""
         self._wrote_at, self.last_waited = now, waited
         if not throttled:
-            narrowed = self._seconds * _NARROW
-            self._seconds = narrowed if narrowed >= _LEAST_SPACING else 0.0
+            narrowed = self.seconds * _NARROW
+            self.seconds = narrowed if narrowed >= _LEAST_SPACING else 0.0

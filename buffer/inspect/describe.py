@@ -102,6 +102,7 @@ class Observer:
         head = state if isinstance(state, Head) else None
         retained = self._backlog(state, state.first_sequence, now_ms)
         recent = () if head is None else tuple(entry.facts for entry in head.tail)
+        raw_bytes = (None if facts is None else facts.raw_bytes for facts in recent)
         oldest, newest = self._find(state, state.first_sequence), self._find(state, state.next_sequence - 1)
         entry_rate, byte_rate = (None, None) if head is None else _rates(recent, now_ms)
         floor = None if state.gc_floor == LOWEST else state.gc_floor
@@ -115,7 +116,7 @@ class Observer:
             batches=retained.batches,
             entries=retained.entries,
             stored_bytes=retained.stored_bytes,
-            raw_bytes=_raw_bytes(recent) if len(recent) == state.count else None,
+            raw_bytes=sum_known(raw_bytes) if len(recent) == state.count else None,
             oldest_ms=oldest[0].first_time_ms if oldest else None,
             newest_ms=newest[0].last_time_ms if newest else None,
             age_seconds=retained.seconds if oldest else None,
@@ -186,10 +187,6 @@ def _rates(recent: Sequence[Facts | None], now_ms: int) -> tuple[float | None, f
     span = max(_LEAST_SPAN, (end - max(begin, told_since)) / 1000)
     counted = [known for known in facts if known.last_time_ms >= begin]
     return sum(known.records for known in counted) / span, sum(known.object_bytes for known in counted) / span
-
-
-def _raw_bytes(recent: Sequence[Facts | None]) -> int | None:
-    return sum_known(None if facts is None else facts.raw_bytes for facts in recent)
 
 
 def _describe_holds(state: State, now_ms: int) -> tuple[HoldStats, ...]:

@@ -13,7 +13,7 @@ from forebay.buffer.groups import open_cursor, parse_cursor_key
 from forebay.buffer.inspect.findings import REPORTED_FINDINGS, Finding, Kind, VerifyReport
 from forebay.buffer.inspect.inventory import Inventory
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
-from forebay.buffer.manifest.segments import ref_at
+from forebay.buffer.manifest.segments import node_key, ref_at
 from forebay.buffer.manifest.state import CURSORS
 from forebay.buffer.manifest.writers import FOLDER as WRITERS
 from forebay.buffer.manifest.writers import bucket_key
@@ -115,7 +115,7 @@ class BufferVerification:
                 continue
             else:
                 lost = f"batches {max(at, ref.first_sequence)} to {ref.end - 1} cannot be reached"
-                self._add_finding("missing", _segment_key(ref), f"the segment is not there, so {lost}")
+                self._add_finding("missing", node_key(ref.name), f"the segment is not there, so {lost}")
             at = ref.end
 
     def _load_segment(self, state: State, at: int) -> tuple[Ref, list[BatchDescriptor] | None]:
@@ -126,7 +126,7 @@ class BufferVerification:
         refs = state.refs
         while True:
             ref = ref_at(refs, at)
-            self._inventory.mark(_segment_key(ref))
+            self._inventory.mark(node_key(ref.name))
             try:
                 node = self._queue.segments.load(ref, state.buffer_id)
                 self._nodes.add(ref.name)
@@ -135,7 +135,7 @@ class BufferVerification:
             except NotFound:
                 return ref, None
             except Corrupt as error:
-                self._add_finding("corrupt", _segment_key(ref), str(error))
+                self._add_finding("corrupt", node_key(ref.name), str(error))
                 return ref, []
             refs = node.refs
 
@@ -259,7 +259,3 @@ class BufferVerification:
                     "the next collection deletes it" if below else "an upload under way, or a later collection's"
                 )
                 self._keep_finding("orphaned", found.key, f"the manifest does not list it: {next_time}")
-
-
-def _segment_key(ref: Ref) -> str:
-    return f"{SEGMENTS}/{ref.name}.segment"

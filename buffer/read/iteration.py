@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from abc import abstractmethod
+from dataclasses import dataclass
 from threading import Condition
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -79,15 +80,9 @@ class BaseConsumer(Closing, Generic[F, B]):
                 closed, a number stops after so many seconds without a new batch.
         """
         self._check_open()
-        return Arrivals(
-            self._peek,
-            self._take,
-            self._put_back,
-            self._wait,
-            patience=wait,
-            longest=self._max_poll_interval,
-            clock=self._clock,
-        )
+        patience = (math.inf if wait else 0.0) if isinstance(wait, bool) else check_seconds(wait, "wait")
+        steps = self._peek, self._take, self._put_back, self._wait
+        return Arrivals(*steps, patience, self._max_poll_interval, self._clock)
 
     def __iter__(self) -> Arrivals[B]:
         return self.batches()
@@ -139,44 +134,27 @@ class BaseConsumer(Closing, Generic[F, B]):
         )
 
 
+@dataclass(eq=False, repr=False)
 class Arrivals(Generic[B]):
     """Batches as they arrive, for `for` and for `async for`. Ends when their source is closed.
 
     Taking a batch has two steps, so that a wait that is cancelled takes none. A batch that is taken and then cannot be
     returned, because of an interrupt, is put back.
-
-    Args:
-        peek: fetches the next batch without taking it: its place and the batch, or None if there is none yet.
-        take: takes the batch at a place that `peek` returned, unless another thread has since.
-        put_back: undoes `take`, if it happened.
-        wait: waits for a number of seconds, and returns whether more may come.
-        patience: what to do at the end of what is there: False stops, True waits for more, a number stops after that
-            many seconds without a new batch.
-        longest: maximum time in seconds between two looks while nothing arrives.
-        clock: source of time.
     """
 
-    def __init__(
-        self,
-        peek: Callable[[], tuple[Any, B] | None],
-        take: Callable[[Any], bool],
-        put_back: Callable[[Any], None],
-        wait: Callable[[float], bool],
-        *,
-        patience: bool | float,
-        longest: float,
-        clock: Clock,
-    ) -> None:
-        self._peek = peek
-        self._take = take
-        self._put_back = put_back
-        self._wait = wait
-        if patience is True or patience is False:
-            self._patience = math.inf if patience else 0.0
-        else:
-            self._patience = check_seconds(patience, "wait")
-        self._longest = longest
-        self._clock = clock
+    _peek: Callable[[], tuple[Any, B] | None]
+    """Fetches the next batch without taking it: its place and the batch, or None if there is none yet."""
+    _take: Callable[[Any], bool]
+    """Takes the batch at a place that `_peek` returned, unless another thread has since."""
+    _put_back: Callable[[Any], None]
+    """Undoes `_take`, if it happened."""
+    _wait: Callable[[float], bool]
+    """Waits for a number of seconds, and returns whether more may come."""
+    _patience: float
+    """Seconds without a new batch after which this ends."""
+    _longest: float
+    """Maximum time in seconds between two looks while nothing arrives."""
+    _clock: Clock
 
     def __iter__(self) -> Self:
         return self

@@ -5,8 +5,9 @@
 - Retention dropped it: `Trimmed`, or the reader skips it.
 - Somebody deleted it who should not have: `NotFound`.
 
-Only a second look at the manifest tells. A consumer looks by its claim (`look_again`, and `Consumer.check_missing` for
-batches that it has handed out already), all other readers by the first sequence left (`check_still_listed`).
+Only a second look at the manifest tells. A consumer looks by its claim: `Consumer.look_again`, and
+`Consumer.check_missing` for batches that it has handed out already. All other readers look by the first sequence left:
+`check_still_listed`.
 """
 
 from __future__ import annotations
@@ -16,28 +17,9 @@ from typing import TYPE_CHECKING
 from forebay.buffer.base.errors import Trimmed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from forebay.buffer.base.errors import NotFound
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.manifest import Queue
-    from forebay.buffer.read.position import Found
-
-
-def look_again(missing: BatchDescriptor, error: NotFound, look: Callable[[], Found]) -> Found:
-    """Return what a consumer's second look finds in place of its next batch, whose object is missing.
-
-    Raises:
-        NotFound: `error`, as the batch should be there, or the bucket is missing.
-        Fenced: another consumer took over.
-        Trimmed: retention dropped the batch, and the consumer does not skip.
-    """
-    if error.bucket:
-        raise error
-    found = look()
-    if found.descriptors and found.descriptors[0] == missing:
-        raise error
-    return found
 
 
 def check_still_listed(missing: BatchDescriptor, error: NotFound, queue: Queue) -> None:

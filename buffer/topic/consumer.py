@@ -17,7 +17,7 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.read.iteration import MAX_SKIPS, BaseConsumer
 from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
-from forebay.buffer.topic.topic import LOOK_SECONDS, Topic, check_place, in_parallel
+from forebay.buffer.topic.topic import LOOK_SECONDS, Topic, check_place, close_all, in_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -105,7 +105,7 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
         try:
             self._claim(assigned)
         except BaseException:
-            self._let_go()
+            close_all(self._consumers.values())
             raise
 
     # Reading
@@ -167,7 +167,7 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
         """Write pending acknowledgements and let go. Closing again does nothing; a fence or failure is raised once."""
         if not self._start_closing():
             return
-        failures = self._let_go()
+        failures = close_all(self._consumers.values())
         # Who was told of the fence need not be told again.
         untold = [error for error in failures if self._fenced is None or not isinstance(error, Fenced)]
         if untold:
@@ -341,17 +341,7 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
     def _each(self, do: Callable[[Consumer], Any]) -> list[Any]:
         with self._stopping_if_fenced():
             self._check_open()
-            return in_parallel(do, list(self._consumers.values()))
-
-    def _let_go(self) -> list[ForebayError]:
-        def close(consumer: Consumer) -> ForebayError | None:
-            try:
-                consumer.close()
-            except ForebayError as error:
-                return error
-            return None
-
-        return [error for error in in_parallel(close, list(self._consumers.values())) if error is not None]
+            return in_parallel(do, self._consumers.values())
 
     @contextmanager
     def _stopping_if_fenced(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from forebay.buffer.manifest.state import check_no_remains
 from forebay.buffer.manifest.topic import MAX_PARTITIONS, TopicRecord, partition_name
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.folder import FolderStore
-from forebay.buffer.topic.topic import Topic, existing, open_record, required
+from forebay.buffer.topic.topic import Topic, open_record, required
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -155,7 +155,7 @@ class _Grower:
             return record.partitions >= total or (new and record.partitions > 0)
 
         for _ in range(_MAX_ATTEMPTS):
-            before = existing(self._register.read(), self._store.url)
+            before = required(self._register.read().value, self._store.url)
             if is_done(before):
                 return before.partitions, before
             for number in range(before.partitions, total):  # guard: create partitions before they count
@@ -175,7 +175,7 @@ class _Grower:
                 after = self._register.update(raise_count, is_done)
             except _GroupsChanged:
                 continue
-            return before.partitions, existing(after, self._store.url)
+            return before.partitions, required(after.value, self._store.url)
         raise Timeout(
             f"{self._store.url}: groups were made or deleted {_MAX_ATTEMPTS} times while partitions were being added; "
             "the number of partitions was not changed. Try again"

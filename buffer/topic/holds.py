@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from forebay.buffer.base.errors import ForebayError
 from forebay.buffer.base.lifecycle import Closing, shows_unopened
 from forebay.buffer.holds import hold_range
 from forebay.buffer.topic.batches import PartitionDescriptor
-from forebay.buffer.topic.topic import check_place, in_parallel
+from forebay.buffer.topic.topic import check_place, close_all, in_parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from datetime import datetime
 
     from forebay.buffer.holds import HeldRange
@@ -63,7 +62,7 @@ class HeldTopic(Closing):
             Fenced: it had expired before.
             StoreError: a manifest could not be written; the hold on that partition stays until it expires.
         """
-        failures = _close_all(self.partitions)
+        failures = close_all(self.partitions)
         if failures:
             raise failures[0]
 
@@ -88,18 +87,7 @@ def hold_topic(
         # guard: refresh the partition count before taking holds
         in_parallel(take, range(topic.refresh().partitions))
     except BaseException:
-        for error in _close_all(taken.values()):  # guard: release the hold everywhere if one partition refuses it
+        for error in close_all(taken.values()):  # guard: release the hold everywhere if one partition refuses it
             _log.warning("%s: a hold on a partition stays until it expires: %s", topic.url, error)
         raise
     return HeldTopic(topic.url, tuple(taken[number] for number in sorted(taken)))
-
-
-def _close_all(partitions: Iterable[HeldRange]) -> list[ForebayError]:
-    def close(held: HeldRange) -> ForebayError | None:
-        try:
-            held.close()
-        except ForebayError as error:
-            return error
-        return None
-
-    return [error for error in in_parallel(close, partitions) if error is not None]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from forebay.buffer.base.clock import Clock, Random
+    from forebay.buffer.base.lifecycle import Closing
 
 RECORD_KEY: Final = "manifest"
 LOOK_SECONDS: Final = 10.0
@@ -78,12 +79,12 @@ class Topic:
     def record(self) -> TopicRecord:
         """The record as last seen."""
         known = self._known
-        return self.refresh() if known is None else existing(known, self.url)
+        return self.refresh() if known is None else required(known.value, self.url)
 
     def refresh(self) -> TopicRecord:
         """Look again: a conditional read if nothing has changed."""
         self._known = self.register.read(self._known)
-        return existing(self._known, self.url)
+        return required(self._known.value, self.url)
 
     def partition(self, number: int) -> ObjectStore:
         """Return the store of one partition, for whatever takes a buffer's URL."""
@@ -151,6 +152,19 @@ def in_parallel(do: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> list[
         return list(pool.map(do, items))
 
 
+def close_all(opened: Iterable[Closing]) -> list[ForebayError]:
+    """Close them all, and return the errors of those that failed."""
+
+    def close(one: Closing) -> ForebayError | None:
+        try:
+            one.close()
+        except ForebayError as error:
+            return error
+        return None
+
+    return [error for error in in_parallel(close, opened) if error is not None]
+
+
 def _read_record(data: bytes | memoryview, url: str) -> TopicRecord:
     location = f"{url}/{RECORD_KEY}"
     try:
@@ -163,11 +177,6 @@ def _read_record(data: bytes | memoryview, url: str) -> TopicRecord:
         raise InvalidInput(
             f"{url} is a buffer, not a topic: use Producer and Consumer, or another URL for the topic"
         ) from None
-
-
-def existing(snapshot: Snapshot[TopicRecord], url: str) -> TopicRecord:
-    """Return the record that was read, or raise `NotFound`."""
-    return required(snapshot.value, url)
 
 
 def required(record: TopicRecord | None, url: str) -> TopicRecord:

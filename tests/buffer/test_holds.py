@@ -275,8 +275,43 @@ def test_forgotten_hold_warns_and_is_not_renewed_any_more(store: MemoryStore, cl
         del held
         gc.collect()
     assert [str(warning.message) for warning in caught if warning.category is ResourceWarning]
+    clock.advance(TTL)  # the thread notices it when the next renewal is due
     thread.join(10)
     assert not thread.is_alive()
+    assert [found.renewals for found in head_of(store).holds.values()] == [0]
+
+
+def test_finalizer_of_a_forgotten_hold_waits_for_no_lock(store: MemoryStore) -> None:
+    """A finalizer may run in a thread that holds a lock which the renewing thread needs: both would wait forever."""
+    is_locked, released = threading.Event(), threading.Event()
+
+    class KeepsTheLock(ManualClock):
+        """The renewing thread calls it under its lock."""
+
+        def wait_until(self, condition: threading.Condition, deadline: float | None) -> bool:
+            is_locked.set()
+            assert released.wait(600)
+            return super().wait_until(condition, deadline)
+
+    clock = KeepsTheLock()
+    held = [hold(store, clock=clock)]
+
+    def forget() -> None:
+        held.clear()
+        gc.collect()
+
+    forgetting = threading.Thread(target=forget, daemon=True)
+    assert is_locked.wait(60)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        forgetting.start()
+        forgetting.join(60)
+        is_stuck = forgetting.is_alive()
+        released.set()
+        forgetting.join(60)
+    clock.advance(TTL)
+    assert not is_stuck
+    assert [warning for warning in caught if warning.category is ResourceWarning]
 
 
 def test_child_process_does_not_let_go_of_its_parents_hold(store: MemoryStore) -> None:
