@@ -1,4 +1,4 @@
-"""Time by the clock of the store, which is the only one that a collection decides by."""
+"""The time by the clock of the store. A collection decides by no other clock."""
 
 from __future__ import annotations
 

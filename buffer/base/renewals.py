@@ -1,8 +1,8 @@
-"""Renewing what expires otherwise: a few threads serve everything in the process that has to be renewed (rfcs/0005).
+"""Renews everything in the process that would expire otherwise, on a few threads (rfcs/0005).
 
-One thread renews what is due, one after the other. A second one waits in case the first hangs, and then goes on in its
-place. So there are two threads, plus one for each renewal that hangs, and at most one more than there are renewals. The
-first thread starts with the first renewal, and all end when none is left.
+One thread makes the renewals that are due, one after the other. A second thread waits, and takes over if the first
+hangs. So there are two threads, plus one for each renewal that hangs: at most one thread more than there are renewals.
+The first thread starts with the first renewal, and all threads end when no renewal is left.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What takes the URL of a buffer or of a topic, and does the right thing for each.
+"""Functions that take the URL of a buffer or of a topic, and do the right thing for each.
 
-Builds on the modules of one buffer and on `topic`: neither of the two needs to know the other.
+Builds on the modules of one buffer and on `topic`, so that the former need not import the latter.
 """

@@ -1,4 +1,4 @@
-"""A URL is a buffer's or a topic's: what to do in each case."""
+"""Finds out whether a URL is a buffer's or a topic's, and calls or returns what fits."""
 
 from __future__ import annotations
 

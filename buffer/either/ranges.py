@@ -1,4 +1,4 @@
-"""Reading a range of a buffer without claiming or acknowledging anything: for inspection and for batch jobs."""
+"""Reads a range of a buffer or topic. Claims and acknowledges nothing: for inspection and for batch jobs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Event logs: events in topics and partitions, in memory, files, SQLite or an object store (rfcs/0009).
 
-Builds on stores, manifest and formats; a log in an object store is a buffer.
+Builds on `topic` and what is below it: in an object store, a topic of a log is a topic of buffers.
 """
 
 from __future__ import annotations

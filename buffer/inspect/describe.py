@@ -1,7 +1,7 @@
-"""Looking at a buffer or topic, which claims nothing and changes nothing.
+"""Describes a buffer or topic. Claims nothing and changes nothing.
 
-A look costs the head, each group's cursor, and a segment only where a reader or the oldest batch is so far back that
-the head does not tell its time and its place among the entries.
+A look reads the head and the cursor of each group. It reads a segment only for a batch that is in the head no more: the
+oldest batch, or the one that a reader reads next.
 """
 
 from __future__ import annotations

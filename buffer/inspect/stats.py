@@ -1,4 +1,4 @@
-"""What there is to know of a buffer or topic at a glance: depth, sizes, rates, and how far behind every reader is."""
+"""The statistics of a buffer or topic: depth, sizes, rates, and how far behind every reader is."""
 
 from __future__ import annotations
 

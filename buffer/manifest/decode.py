@@ -1,4 +1,4 @@
-"""The head and the objects that it refers to, read from their bytes and checked for contradictions."""
+"""Decodes the head and the objects that it refers to, and checks them for contradictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writers whose names outlive their processes, for looking and for tidying."""
+"""Lists the lasting writers of a buffer, and forgets one of them."""
 
 from __future__ import annotations
 

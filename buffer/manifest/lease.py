@@ -1,4 +1,4 @@
-"""A hold in the head, kept in force: taken, renewed, shared with other processes, let go (rfcs/0005)."""
+"""Keeps one hold in the head: takes it, renews it, shares it with other processes, lets it go (rfcs/0005)."""
 
 from __future__ import annotations
 

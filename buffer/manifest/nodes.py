@@ -1,4 +1,4 @@
-"""Sealed objects that a head refers to: runs of listings with indexes over them, and lasting writers (rfcs/0005)."""
+"""Sealed objects that a head refers to: segments, index nodes over segments, and buckets of writers (rfcs/0005)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetching batches in order, with the next ones on their way in threads, within bounds of number and memory."""
+"""Yields batches in order while threads fetch the next ones, within limits on their number and memory."""
 
 from __future__ import annotations
 

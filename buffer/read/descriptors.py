@@ -1,4 +1,4 @@
-"""Going through a range of the manifest, however long it is."""
+"""Yields the descriptors of a range of the manifest, however long, and keeps few of them in memory."""
 
 from __future__ import annotations
 

@@ -3,11 +3,11 @@
 - The bucket is missing (`NotFound.bucket`).
 - Another consumer took over and acknowledged it, so that the collector could delete it: `Fenced`.
 - Retention dropped it: `Trimmed`, or the reader skips it.
-- Somebody deleted it who should not have: `NotFound`.
+- Somebody deleted it by mistake: `NotFound`.
 
-Only a second look at the manifest tells. A consumer looks by its claim: `Consumer.look_again`, and
-`Consumer.check_missing` for batches that it has handed out already. All other readers look by the first sequence left:
-`check_still_listed`.
+Only a second look at the manifest tells which. A consumer looks with its claim: `Consumer.look_again`, or
+`Consumer.check_missing` for a batch that it has handed out already. All other readers compare the batch with the first
+sequence left: `check_still_listed`.
 """
 
 from __future__ import annotations

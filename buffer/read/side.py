@@ -1,4 +1,4 @@
-"""Where a consumer's claim and frontier are stored: the manifest for the unnamed one, a cursor for a group."""
+"""The interface to a consumer's stored claim and frontier: in a group's cursor, or in the manifest if it is unnamed."""
 
 from __future__ import annotations
 

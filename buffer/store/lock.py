@@ -1,4 +1,4 @@
-"""Locks on files, which processes and threads exclude each other by."""
+"""Locks on files. Only one thread of one process can hold a lock at a time."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Topics: a folder of buffers that is written and read as one (rfcs/0005).
 
-Builds on producers, consumers, groups and holds of single buffers, which know nothing of topics.
+Builds on writers, consumers, groups and holds of single buffers. None of them imports this folder.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     source_reader      takes batches from a source's manifest, one thread for each source
     portions           groups them into portions, one for each commit
     admission          lets a portion be fetched when the memory budget has room
-    pipeline           fetches, decodes and commits, with a worker_pool for each
+    pipeline           fetches and decodes in one worker_pool, commits in another
     sink_answers       calls the sink and interprets its answer
     frontier           tracks how far everything is committed, for source_reader to acknowledge
 
-active_source is what all of them know of one source.
+active_source holds what all of them know about one source.
 """

@@ -1,4 +1,4 @@
-"""What a runtime knows of one source while it reads it: read and changed by all stages (rfcs/0007)."""
+"""The state of one source while a runtime reads it. All stages read and change it (rfcs/0007)."""
 
 from __future__ import annotations
 

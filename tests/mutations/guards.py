@@ -1,8 +1,8 @@
 """Guards: statements that a promise depends on, and how each is taken out of the code.
 
 A comment marks a guard: `# guard: <name>`, at the end of its line or on the line above. `guards.toml` names the RFC
-that asks for it, its test and, where this rule is not enough, how it is taken out: the condition of an `if`, `elif` or
-`while` becomes false; any other statement is removed.
+that asks for it and its test. To take a guard out, the condition of an `if`, `elif` or `while` becomes false, and any
+other statement is removed. Where this is not enough, `guards.toml` says what to do instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the processes of one writing job have in common: where it writes, and the hold over what it stores (rfcs/0008).
 
-The first task that stores something makes the hold. Tasks that find that the collector has begun to count its lease
-renew it, and the write that lists the batches ends it. None of Spark's Python processes lives as long as the job does
-and could renew it.
+The first task that stores something takes the hold. Tasks that store more renew it when it is due.
+The write that lists the batches ends it. No thread renews it, because none of Spark's Python processes lives as long as
+the job.
 """
 
 from __future__ import annotations
