@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, overload
 
 from forebay.buffer.holds import HeldRange, hold_range
 from forebay.buffer.manifest import Queue
+from forebay.buffer.manifest.lease import check_ttl
 from forebay.buffer.manifest.topic import IsTopic
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic.holds import HeldTopic, hold_topic
@@ -72,6 +73,7 @@ def hold(
         Trimmed: `from_` is gone.
         Unsupported: the buffer is of version 1.
     """
+    check_ttl(ttl, "ttl")
     last = "latest" if upto is None else upto
     if not isinstance(url, Topic):
         queue = Queue(open_store(url, storage_options), manifest_path, role="hold", clock=clock, random=random)
