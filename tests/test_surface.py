@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import forebay
+from forebay.buffer import topic
 
 
 def test_public_names_are_these_and_no_others() -> None:
@@ -37,6 +40,12 @@ def test_public_names_are_these_and_no_others() -> None:
     }
     for name in forebay.__all__:
         assert hasattr(forebay, name)
+
+
+def test_every_public_name_of_topics_is_there() -> None:
+    assert [name for name in topic.__all__ if not callable(getattr(topic, name))] == []
+    with pytest.raises(AttributeError, match="no attribute 'subject'"):
+        topic.subject  # noqa: B018
 
 
 def test_import_loads_no_spark_and_no_s3_client() -> None:

@@ -5,6 +5,9 @@ Builds on writers, consumers, groups and holds of single buffers. None of them i
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
 from forebay.buffer.topic.consumer import TopicConsumer
 from forebay.buffer.topic.groups import TopicGroups, TopicGroupState
@@ -28,6 +31,17 @@ __all__ = [
     "TopicLag",
     "TopicProducer",
     "add_partitions",
+    "buffers_at",
     "create_topic",
+    "describe_topic",
     "partition_for",
 ]
+
+# Public here, although they take a buffer's URL too and are therefore in folders that build on this one.
+_HOMES = {"buffers_at": "either.dispatch", "describe_topic": "inspect.describe"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"forebay.buffer.{_HOMES[name]}"), name)
