@@ -99,7 +99,7 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
         state, group = self.state, self._group
         if group.runs_here():
             raise InvalidInput(
-                f"{state.name}: there is no room, and a done callback must not wait for it: use try_write or try_produce"
+                f"{state.name}: no room, and a done callback must not wait for it: use try_write or try_produce"
             )
         deadline = deadline_in(state.clock, timeout)
 

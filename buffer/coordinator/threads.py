@@ -147,10 +147,11 @@ class FlushThreads:
 
     def _run(self) -> None:
         here = current_thread()
-        more = False
+        task: Task | None = None
+        owner: object = None
         while True:
             with self._lock:
-                if more:
+                if task is not None:
                     self._tasks.append((task, owner))
                 self.owners.pop(here, None)
                 while not self._tasks:
@@ -160,7 +161,8 @@ class FlushThreads:
                     self._clock.wait_until(self._ready, None)
                 task, owner = self._tasks.popleft()
                 self.owners[here] = owner
-            more = task()
+            if not task():
+                task = owner = None
 
 
 def _start(thread: Thread) -> None:
