@@ -223,10 +223,11 @@ class HeldUploads:
             Unsupported: the buffer is of version 1.
         """
         if self._clock.monotonic() >= self._look_at:
-            self._look_at = self._clock.monotonic() + self._ttl_ms / 4000
+            began = self._clock.monotonic()
             head = self._queue.change_head(self._keep, lambda head: self._keep(head) is None)
             found = head.holds[self._hold_id]
             self._floor, self._renewals = found.floor or names.LOWEST, found.renewals
+            self._look_at = began + self._ttl_ms / 4000  # last, so that a look that failed is made again
         return self._floor
 
     def let_go(self) -> None:

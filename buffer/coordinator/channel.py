@@ -59,6 +59,7 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
 
         Raises:
             Timeout: there was no room in that time; the write is in its `write`.
+            InvalidInput: there is no room, and the caller is a done callback: waiting there would stop the flushes.
             Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
         """
         if timeout is not None:
@@ -96,6 +97,10 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
 
     def _wait_for_room(self, write: WriteT, timeout: float | None, cost: int) -> None:
         state, group = self.state, self._group
+        if group.runs_here():
+            raise InvalidInput(
+                f"{state.name}: no room, and a done callback must not wait for it: use try_write or try_produce"
+            )
         deadline = deadline_in(state.clock, timeout)
 
         def wait(room: Condition) -> None:

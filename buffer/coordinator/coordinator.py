@@ -87,7 +87,8 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
         """Begin to apply and flush. Once started, this does nothing.
 
         Raises:
-            Closed: it was stopped. If an error stopped it, that is raised instead.
+            Closed: it was stopped, or all coordinators of its group were. If an error stopped it, that is raised
+                instead.
         """
         with self._state.lock:
             self._state.check_accepting()
@@ -95,7 +96,7 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
 
     def _start(self) -> None:
         if not self._started:
-            self._group.begin()
+            self._group.join(self._state)
             self._applier.begin()
             self._started = True
 
@@ -204,7 +205,7 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
                 problem = self._last_flush.standing(self._last_flush.final_level)
         # After a failure a thread may be stuck in the flusher for as long as the store pleases.
         if state.failure is None and self._group.ended:
-            self._group.join_threads()
+            self._group.join_threads(state, deadline)
         if isinstance(problem, BaseException):
             error = fresh(problem)
             with state.lock:

@@ -8,6 +8,7 @@ from collections import deque
 from threading import Condition, RLock, current_thread
 from typing import TYPE_CHECKING, Protocol
 
+from forebay.buffer.base.errors import Closed
 from forebay.buffer.coordinator.threads import ApplyThread, FlushThreads
 
 if TYPE_CHECKING:
@@ -60,17 +61,29 @@ class CoordinatorGroup:
     # The lock is held for everything below.
 
     def join(self, member: Member) -> None:
-        """Take a coordinator in."""
-        self._members[member] = None
+        """Take a coordinator in, and start the threads. Called again, this does nothing.
 
-    def begin(self) -> None:
-        """Start the threads. Called again, this does nothing."""
+        Raises:
+            Closed: the last coordinator has stopped, and the threads have ended.
+        """
+        if self.ended:
+            raise Closed("every coordinator of this group has stopped: make a new group")
+        self._members[member] = None
         self.apply_thread.begin()
         self.flush_threads.begin()
+        self.apply_thread.wake(self._start_flush_threads)
+        self.room.notify_all()  # writers that came before the start ask it to make room
+
+    def _start_flush_threads(self) -> bool:
+        with self.lock:
+            self.flush_threads.grow_to(len(self._members))
+        return False
 
     def leave(self, member: Member) -> None:
         """Forget a coordinator that has stopped."""
-        self._members.pop(member, None)
+        if member not in self._members:
+            return
+        del self._members[member]
         self.room.notify_all()
         if not self._members:
             self.ended = True
@@ -89,7 +102,7 @@ class CoordinatorGroup:
 
         def hand_over() -> bool:
             with self.lock:
-                self.flush_threads.add(task)
+                self.flush_threads.add(task, work)
             return False
 
         self.apply_thread.wake(hand_over)
@@ -104,8 +117,14 @@ class CoordinatorGroup:
         """Whether the caller is on one of the group's threads."""
         return current_thread() is self.apply_thread.thread or current_thread() in self.flush_threads.threads
 
-    def join_threads(self) -> None:
-        """Wait until the threads have ended; called without the lock, after the last coordinator has stopped."""
-        for thread in (self.apply_thread.thread, *self.flush_threads.threads):
+    def join_threads(self, member: Member, deadline: float | None) -> None:
+        """Wait until the threads have ended, but not for work of others than `member`, which may hang.
+
+        Called without the lock, after the last coordinator has stopped.
+        """
+        with self.lock:
+            owners = self.flush_threads.owners
+            threads = [thread for thread in self.flush_threads.threads if owners.get(thread, member) is member]
+        for thread in (self.apply_thread.thread, *threads):
             if thread.ident is not None:
-                thread.join()
+                thread.join(None if deadline is None else max(0.0, deadline - self.clock.monotonic()))

@@ -101,7 +101,8 @@ class Handle(Generic[ResultT]):  # no ABC: a struct has a metaclass of its own
         """Call `callback(handle)` once the level is reached or never will be: at once if that is known already.
 
         It is called from one of the coordinator's threads, which coordinators of a group share. So it should be quick,
-        and must not wait for another handle; its errors are logged.
+        and must not wait for another handle. A write that would wait for room is refused there, and a stop only begins.
+        Its errors are logged.
         """
         level = durability or self.final_level
         with self.state.lock:

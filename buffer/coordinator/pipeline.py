@@ -73,7 +73,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
             self._uploads.append(record)
             if self._writing < self._capacity:
                 self._writing += 1
-                self._state.group.flush_threads.add(partial(self._run, self._write_next_delta))
+                self._state.group.flush_threads.add(partial(self._run, self._write_next_delta), self._state)
         else:
             record.flushed = True
             self._pass_written()
@@ -90,7 +90,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
             return
         if self._hurries or state.clock.monotonic() >= self._storage_not_before:
             self._committing = True
-            state.group.flush_threads.add(partial(self._run, self._commit_next_group), first=True)
+            state.group.flush_threads.add(partial(self._run, self._commit_next_group), state, first=True)
         else:
             state.group.apply_thread.wake_at(self._pace_is_over, self._storage_not_before)
 

@@ -82,7 +82,6 @@ class CoordinatorState:
         self.failure: BaseException | None = None
         self._unapplied_watchers: dict[Waitable, list[Watcher]] = {}
         self._outbox: list[Watcher] = []
-        group.join(self)
 
     def over(self) -> BaseException | None:
         """Why nothing more will happen, or None as long as something may."""

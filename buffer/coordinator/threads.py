@@ -82,16 +82,19 @@ class ApplyThread:
 
 
 class FlushThreads:
-    """A pool whose threads start when there is work for them. Hold the lock for every call."""
+    """A pool of at most `most` threads, which start when they are needed. Hold the lock for every call."""
 
     def __init__(self, name: str, most: int, lock: RLock, clock: Clock) -> None:
         self.threads: list[Thread] = []
+        self.owners: dict[Thread, object] = {}
+        """Whose task each busy thread runs."""
         self._name = name
         self._most = most
         self._lock = lock
         self._clock = clock
         self._ready = Condition(lock)
-        self._tasks: deque[Task] = deque()
+        self._tasks: deque[tuple[Task, object]] = deque()
+        """Each with its owner."""
         self._sleeping = 0
         """Threads that wait for a task, without those that were just woken for one."""
         self._ending = False
@@ -103,48 +106,63 @@ class FlushThreads:
         _start(self.threads[0])
 
     def end(self) -> None:
-        """Let the threads leave when there are no tasks."""
+        """Drop the tasks, which are of no use to anyone now, and let the threads leave."""
         self._ending = True
+        self._tasks.clear()
         self._sleeping = 0
         self._ready.notify_all()
 
-    def add(self, task: Task, *, first: bool = False) -> None:
-        """Run a task as soon as a thread is free; with `first`, before those that wait already.
+    # Only the group's own threads may call these: Ctrl-C in a caller's thread could leave `_sleeping` wrong.
 
-        Only the group's own threads may call this: Ctrl-C in a caller's thread could leave `_sleeping` wrong.
-        """
+    def grow_to(self, count: int) -> None:
+        """Start threads ahead of work: with one for each coordinator, one that hangs leaves the others a thread."""
+        while not self._ending and len(self.threads) < min(count, self._most) and self._start_another():
+            pass
+
+    def add(self, task: Task, owner: object, *, first: bool = False) -> None:
+        """Run a task as soon as a thread is free; with `first`, before those that wait already."""
+        if self._ending:
+            return
         if first:
-            self._tasks.appendleft(task)
+            self._tasks.appendleft((task, owner))
         else:
-            self._tasks.append(task)
+            self._tasks.append((task, owner))
         if self._sleeping:
             self._sleeping -= 1
             self._ready.notify()
         elif len(self.threads) < self._most:
-            thread = self._new_thread()
-            try:
-                thread.start()
-            except RuntimeError:
-                return  # the system gives us no more threads: those that run do the work
-            self.threads.append(thread)
+            self._start_another()
+
+    def _start_another(self) -> bool:
+        thread = self._new_thread()
+        try:
+            thread.start()
+        except RuntimeError:
+            return False  # the system gives us no more threads: those that run do the work
+        self.threads.append(thread)
+        return True
 
     def _new_thread(self) -> Thread:
         return Thread(target=self._run, name=f"{self._name}-{len(self.threads)}", daemon=True)
 
     def _run(self) -> None:
+        here = current_thread()
         task: Task | None = None
+        owner: object = None
         while True:
             with self._lock:
                 if task is not None:
-                    self._tasks.append(task)
+                    self._tasks.append((task, owner))
+                self.owners.pop(here, None)
                 while not self._tasks:
                     if self._ending:
                         return
                     self._sleeping += 1
                     self._clock.wait_until(self._ready, None)
-                task = self._tasks.popleft()
+                task, owner = self._tasks.popleft()
+                self.owners[here] = owner
             if not task():
-                task = None
+                task = owner = None
 
 
 def _start(thread: Thread) -> None:

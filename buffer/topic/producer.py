@@ -155,6 +155,8 @@ class TopicProducer(AsyncClosing):
     def close(self, timeout: float | None = None) -> None:
         """Make everything queued durable, and stop. Closing again does nothing.
 
+        Called from a done callback it cannot wait, and only begins the close.
+
         Raises:
             Timeout: it took longer than `timeout` seconds; it goes on, and `close` can be called again.
             ForebayError: something of the last flush could not be stored.
@@ -166,7 +168,7 @@ class TopicProducer(AsyncClosing):
             self._closed = True
             writers = list(self._writers.values())
         steps: list[Callable[[float | None], object]] = []
-        for writer in writers:
+        for writer in writers if not self._group.runs_here() else ():  # a done callback must not wait
             with suppress(ForebayError):  # which its own close tells
                 steps.append(writer.flush().result)  # all at once, and then wait for one after the other
         steps += [writer.close for writer in writers]
@@ -243,10 +245,15 @@ class TopicProducer(AsyncClosing):
             if self._closed:
                 self._check_open()
             if number not in self._writers:
-                if self._group.ended:  # every writer of it failed
-                    self._group = self._new_group()
                 store = self._topic.partition(number)
-                self._writers[number] = BufferWriter(store, self._settings, group=self._group)
+                try:
+                    self._writers[number] = BufferWriter(store, self._settings, group=self._group)
+                except Closed:
+                    if not self._group.ended:
+                        raise
+                    # Every other writer of the group has failed, perhaps while this one was being opened.
+                    self._group = self._new_group()
+                    self._writers[number] = BufferWriter(store, self._settings, group=self._group)
             return self._writers[number]
 
     def _new_group(self) -> CoordinatorGroup:

@@ -173,12 +173,18 @@ class BufferWriter:
         self.channel = self._coordinator.channel()
         """Where calls enter, each with its memory as its cost."""
         self.channel.handle_type = ProduceHandle  # type: ignore[assignment]  # one whose result is None
-        self._coordinator.start()
-        _writers.add(self)
-        _open[self._coordinator] = self.url
-        # Exit handlers run last in, first out: ours has to come before those of the client that the store has loaded.
-        atexit.unregister(_close_all)
-        atexit.register(_close_all)
+        try:
+            _writers.add(self)
+            _open[self._coordinator] = self.url
+            # Exit handlers run last in, first out: ours must come before those of the client that the store has loaded.
+            atexit.unregister(_close_all)
+            atexit.register(_close_all)
+            self._coordinator.start()
+        except BaseException:  # no thread could be started, or Ctrl-C: nobody will close this writer
+            with suppress(ForebayError):
+                self._coordinator.stop(timeout=0)
+            _open.pop(self._coordinator, None)
+            raise
 
     def flush(self) -> FlushHandle:
         """Store what is queued without waiting for the interval; the handle is done once all of it is durable."""

@@ -34,6 +34,7 @@ from forebay.buffer.holds import HeldRange, HeldUploads, keep_hold
 from forebay.buffer.manifest import BelowFloor, Head, Manifest, Queue
 from forebay.buffer.manifest.head import KEPT_LISTINGS
 from forebay.buffer.manifest.head_fields import Hold
+from forebay.buffer.manifest.register import Limits
 from forebay.buffer.read.descriptors import PIECE
 from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
@@ -672,6 +673,15 @@ def test_floor_of_uploads_is_never_below_the_collectors(store: MemoryStore) -> N
     assert HeldUploads(Queue(store), "a job", ttl=TTL, clock=ManualClock()).floor() == floor
     with pytest.raises(BelowFloor):
         Queue(store).append([NewBatch(f"data/{names.mint(ManualClock(), Random(1))}.batch")])
+
+
+def test_floor_of_uploads_is_asked_for_again_after_a_look_that_failed(store: MemoryStore) -> None:
+    failing = FaultyStore(store, {0: Fault.FAIL}, only={"get"})
+    uploads = HeldUploads(Queue(failing, limits=Limits(max_attempts=1)), "a job", ttl=TTL, clock=ManualClock())
+    with pytest.raises(Unavailable):
+        uploads.floor()
+    assert uploads.floor() > names.LOWEST
+    assert hold_in(store, "a job").floor == uploads.floor()
 
 
 def test_hold_for_uploads_makes_the_buffer_if_need_be() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from forebay.buffer.base.clock import SystemClock
-from forebay.buffer.base.errors import Backpressure
+from forebay.buffer.base.errors import Backpressure, Closed, InvalidInput
 from forebay.buffer.coordinator import CoordinatorGroup, Durability, FlushFailed
 
 APPLIED, WRITTEN, DURABLE = Durability
@@ -155,3 +156,120 @@ def test_work_beside_the_flushes_runs_and_its_error_is_logged(members, parts, ca
     one.put("a")
     one.flush().wait()
     parts.eventually(lambda: "work beside the flushes failed" in caplog.text)
+
+
+def new_group():
+    return CoordinatorGroup(flush_threads=3, max_cost=100, clock=SystemClock(), name="members")
+
+
+def test_group_whose_coordinators_have_all_stopped_refuses_another(rig):
+    group = new_group()
+    rig(group=group).coordinator.stop()
+    late = rig(group=group, start=False)
+    with pytest.raises(Closed, match="make a new group"):
+        late.coordinator.start()
+
+
+def test_coordinator_can_be_made_while_the_group_looks_for_the_fullest(rig):
+    group = new_group()
+
+    class Member(SimpleNamespace):
+        __hash__ = object.__hash__
+
+        @property
+        def held_cost(self):
+            rig(group=group, start=False)
+            return 1
+
+    asked = []
+    member = Member(make_room=lambda: asked.append(True))
+    with group.lock:
+        group.join(member)
+        group.make_room()
+        group.leave(member)
+    assert asked
+
+
+def test_writer_that_waits_for_room_before_the_start_gets_it_afterwards(rig, parts):
+    one = rig(group=new_group(), start=False)
+    one.put("a", cost=90)
+    waiting = parts.Outcome(lambda: one.write("b", cost=90))
+    one.await_blocked_writer()
+    one.coordinator.start()
+    assert waiting.join().error is None
+
+
+def test_stop_does_not_wait_for_a_flush_that_hangs_in_a_failed_coordinator(members, parts):
+    failing, other = members(2, max_concurrent_flushes=2)
+    gate = failing.storage.gate("a")
+    failing.put("a")
+    failing.flush()
+    gate.await_entry()
+    failing.storage.gate("b").open(OSError("disk on fire"))
+    failing.put("b")
+    with pytest.raises(FlushFailed):
+        failing.flush().wait(timeout=parts.PATIENCE)
+    write = other.put("c")
+    assert parts.Outcome(other.coordinator.stop).join().error is None
+    assert write.done(WRITTEN)
+    assert not gate.opened.is_set()
+
+
+def test_stop_does_not_wait_for_work_beside_the_flushes(members, parts):
+    (one,) = members(1)
+    gate = parts.Gate()
+    one.coordinator.run_soon(gate.pass_through)
+    gate.await_entry()
+    write = one.put("a")
+    assert parts.Outcome(one.coordinator.stop).join().error is None
+    assert write.done(WRITTEN)
+    gate.open()
+
+
+def test_stop_waits_for_a_done_callback_no_longer_than_its_timeout(members, parts):
+    (one,) = members(1)
+    gate = parts.Gate()
+    one.put("a").add_done_callback(lambda _: gate.pass_through(), durability=DURABLE)
+    stopping = parts.Outcome(lambda: one.coordinator.stop(timeout=0.01))
+    gate.await_entry()
+    stopping.join()
+    gate.open()
+
+
+def test_coordinators_go_on_beside_one_that_hangs_if_no_thread_can_be_started(members, parts, monkeypatch):
+    """As at the interpreter's exit."""
+    stuck, *others = members(3)
+    parts.eventually(lambda: len(threads()) == 1 + 3)
+
+    def refuse(_thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        gate = stuck.storage.gate("a")
+        stuck.put("a")
+        stuck.flush()
+        gate.await_entry()
+        for other in others:
+            other.put("a")
+            other.flush().wait(timeout=parts.PATIENCE)
+        assert not gate.opened.is_set()
+
+
+@pytest.mark.parametrize("level", [APPLIED, WRITTEN])
+def test_done_callback_that_would_wait_for_room_is_refused(members, parts, level):
+    (one,) = members(1, max_cost=100)
+    caught = []
+
+    def write_more(_handle):
+        one.put("b", cost=90)
+        try:
+            one.write("c", cost=90)
+        except InvalidInput as error:
+            caught.append(error)
+
+    one.put("a").add_done_callback(write_more, durability=level)
+    one.flush()
+    parts.eventually(lambda: bool(caught))
+    one.flush().wait(timeout=parts.PATIENCE)
+    assert one.storage.rows.keys() == {"a", "b"}

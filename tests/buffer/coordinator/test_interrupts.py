@@ -25,7 +25,7 @@ from forebay.buffer.base.errors import Backpressure, InvalidInput, Unavailable
 from forebay.buffer.coordinator.handle import WriteHandle
 from forebay.buffer.store.base import Data
 from forebay.buffer.store.memory import MemoryStore
-from forebay.buffer.topic import TopicProducer, create_topic
+from forebay.buffer.topic import TopicProducer, create_topic, partition_for
 
 OURS = str(Path(forebay.buffer.__file__).parent)
 ENTRY = b"x" * 90
@@ -38,14 +38,14 @@ def looks_for_signals(frame: FrameType, last: int) -> bool:
     return name in {"RESUME", "JUMP_BACKWARD"} or (name.startswith("CALL") and name != "CALL_INTRINSIC_1")
 
 
-def interrupt(act: Act, at: int) -> bool:
-    """Run `act`, with an interrupt at its n-th such point; return whether it came to that."""
+def interrupt(act: Act, at: int, *, within: tuple[str, ...] = (OURS,)) -> bool:
+    """Run `act`, with an interrupt at its n-th such point in these files; return whether it came to that."""
     passed = 0
     reached = False
 
     def trace(frame: FrameType, _event: str, _arg: object) -> Any:
         where = frame.f_code.co_filename
-        if not where.startswith((OURS, threading.__file__)) or frame.f_code.co_name == "__del__":
+        if not where.startswith((*within, threading.__file__)) or frame.f_code.co_name == "__del__":
             return None
         frame.f_trace_opcodes = True
         last = -1
@@ -221,4 +221,27 @@ def test_interrupted_call_of_a_topic_producer_gives_its_room_back() -> None:
             reached = interrupt(lambda producer=producer: producer.produce(ENTRY), at)  # type: ignore[misc]
             producer.produce(b"x" * 390, timeout=60)  # which has room alone
         if not reached:
+            return
+
+
+def test_partition_interrupted_while_it_is_opened_leaves_no_thread_behind() -> None:
+    within = (f"{OURS}/coordinator/", f"{OURS}/write/writer.py")
+    keys = [next(key for key in (b"%d" % n for n in range(99)) if partition_for(key, 2) == number) for number in (0, 1)]
+    for at in count(1):
+        url = f"memory://interrupt-opening-{at}"
+        create_topic(url, 2)
+        producer = TopicProducer(url, flush_interval=1000)
+
+        def act(producer: TopicProducer = producer) -> None:
+            for key in keys:
+                producer.produce(ENTRY, key=key)
+
+        reached = interrupt(act, at, within=within)
+        close_in_thread(producer)
+        for thread in threading.enumerate():
+            if url in thread.name:
+                thread.join(60)
+                assert not thread.is_alive(), f"point {at}"
+        if not reached:
+            assert at > 20
             return

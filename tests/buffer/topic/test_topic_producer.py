@@ -17,7 +17,7 @@ import pytest
 from forebay.buffer.base.errors import Backpressure, Closed, InvalidInput, Timeout, Unavailable
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.coordinator import Durability, FlushFailed
-from forebay.buffer.store.base import Data
+from forebay.buffer.store.base import Data, StoredObject
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, TopicConsumer, TopicProducer, add_partitions, create_topic, partition_for
 from forebay.buffer.topic.topic import LOOK_SECONDS
@@ -391,6 +391,61 @@ def test_partition_that_fails_for_good_leaves_the_others_to_go_on(store: MemoryS
     with pytest.raises(FlushFailed):
         producer.close()
     assert used(store) == [1]
+
+
+class FailsWhileOpening(MemoryStore):
+    """A store that breaks the uploads of partition 0 once partition 1 is being opened, which waits for that."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.opening, self.failed = Event(), Event()
+
+    def get(self, key: str) -> StoredObject:
+        if key.startswith("p-00001/"):
+            self.opening.set()
+            assert self.failed.wait(timeout=60)
+        return super().get(key)
+
+    def put(self, key: str, data: Data) -> str:
+        if key.startswith("p-00000/"):
+            assert self.opening.wait(timeout=60)
+            raise ValueError("none of forebay's errors")
+        return super().put(key, data)
+
+
+def test_partition_being_opened_while_the_only_other_one_fails_can_be_written(store: MemoryStore) -> None:
+    failing = FailsWhileOpening(store.url)
+    seed = next(seed for seed in range(100) if Random(seed).randrange(4) == 0)
+    producer = TopicProducer(failing, random=Random(seed))  # which opens partition 0 alone
+    first = producer.produce(b"x", key=key_for(0))
+    handles = []
+    opener = Thread(target=lambda: handles.append(producer.produce(b"x", key=key_for(1))), daemon=True)
+    opener.start()
+    with pytest.raises(FlushFailed):
+        first.result(timeout=60)
+    failing.failed.set()
+    opener.join(timeout=60)
+    handles[0].result(timeout=60)
+    with pytest.raises(FlushFailed):
+        producer.close(timeout=60)
+    assert used(store) == [1]
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+def test_close_from_a_done_callback_begins_the_close(store: MemoryStore, durability: Durability) -> None:
+    producer = TopicProducer(store)
+    for number in range(4):
+        producer.produce(b"x", key=key_for(number))
+    closed = Event()
+
+    def close(_handle: object) -> None:
+        producer.close()
+        closed.set()
+
+    producer.produce(b"x", key=key_for(0)).add_done_callback(close, durability=durability)
+    assert closed.wait(timeout=60)
+    producer.close(timeout=60)
+    assert sum(map(len, entries_by_partition(store).values())) == 5
 
 
 def test_interpreter_exit_stores_what_a_forgotten_close_left(tmp_path: Path) -> None:
