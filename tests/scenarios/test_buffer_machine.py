@@ -182,7 +182,8 @@ def raise_the_floor_past_what_is_reachable(patch: pytest.MonkeyPatch) -> None:
 
 
 def sweep_cursors_by_an_old_head(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sweep, "_still_dead", lambda suspects, _read: suspects)
+    delete = sweep.Sweep.delete_old_cursors
+    patch.setattr(sweep.Sweep, "delete_old_cursors", lambda self, known, _read: delete(self, known, lambda: known))
 
 
 @pytest.mark.parametrize(
