@@ -26,7 +26,7 @@ def wait_for(clock: Clock, condition: Condition, is_met: Callable[[], object], d
     """Wait until `is_met` is true or `clock.monotonic()` reaches `deadline`, and return whether it is true.
 
     As `Condition.wait_for`, but takes the condition's lock itself, and the time from `clock`. `is_met` is called under
-    the lock; whoever makes it true notifies the condition. None waits without a limit.
+    the lock; the code that makes it true notifies the condition. None means no limit.
     """
     with condition:
         while not is_met() and clock.wait_until(condition, deadline):

@@ -32,7 +32,7 @@ class Changes:
         self.count = 0
 
     def notify(self) -> None:
-        """Wake everyone who waits. Whoever is reading now sees by `count` that something changed."""
+        """Wake all waiting threads. A thread that is reading now sees by `count` that something changed."""
         with self.condition:
             self.count += 1
             self.condition.notify_all()

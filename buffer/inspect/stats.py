@@ -83,7 +83,7 @@ class BufferStats:
     bytes_per_second: float | None
     """As stored, over the same time."""
     writes: int | None
-    """Grows by one with every write of the manifest, whoever makes it."""
+    """Number of writes of the manifest, by all processes."""
     dropped: int
     """Batches that retention removed unread, so far."""
     floor: str | None
@@ -122,7 +122,7 @@ class TopicStats:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """A topic's partitions together, or one buffer by itself. What one of them does not tell is None."""
+    """The sums over a topic's partitions, or over one buffer. A sum is None if one of them does not tell its part."""
 
     taken_in: int | None
     batches: int

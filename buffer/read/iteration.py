@@ -77,7 +77,7 @@ class BaseConsumer(Closing, Generic[F, B]):
 
         Args:
             wait: what to do at the end of what is there: False stops, True waits for more until the consumer is
-                closed, a number stops after so many seconds without a new batch.
+                closed, a number stops after that many seconds without a new batch.
         """
         self._check_open()
         patience = (math.inf if wait else 0.0) if isinstance(wait, bool) else check_seconds(wait, "wait")
@@ -114,7 +114,7 @@ class BaseConsumer(Closing, Generic[F, B]):
             raise Closed(f"{self.url}: this consumer was closed; open a new one")
 
     def _start_closing(self) -> bool:
-        """Mark this consumer as closed, wake whoever waits, and return False if it was closed before."""
+        """Mark this consumer as closed, wake the threads that wait, and return False if it was closed before."""
         with self._closing:
             if self._closed:
                 return False

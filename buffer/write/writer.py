@@ -256,7 +256,7 @@ class BufferWriter:
 
     def __del__(self) -> None:
         coordinator = getattr(self, "_coordinator", None)
-        # Once the interpreter is on its way out, a thread never starts, and whoever starts one waits for ever.
+        # While the interpreter exits, a new thread never starts, and starting one waits for ever.
         if coordinator not in _open or sys.is_finalizing():
             return
         message = f"the producer of {self.url} was not closed: use `with` or close()"
