@@ -2,41 +2,82 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --disable-pip-version-check
+EDITABLE := --no-build-isolation --config-settings editable_mode=strict --editable
 SOURCES := forebay buffer runtime gc testing
 
 # A strict editable install links files one by one (plain editable mode hides the mapped folders from type checkers),
 # so it is renewed whenever a source file appears or goes, as well as when pyproject.toml changes.
 LAYOUT := $(shell find $(SOURCES) -name '*.py' | LC_ALL=C sort | cksum | cut -d' ' -f1)
 INSTALLED := $(VENV)/.installed-$(LAYOUT)
+# The demo needs less than the tests do. Where everything is installed already, it needs nothing more.
+FOR_DEMO := $(if $(wildcard $(VENV)/.dependencies),$(INSTALLED),$(VENV)/.demo-$(LAYOUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test test-slow lint format bench clean
+.PHONY: help dev demo test test-fast test-matrix test-slow lint format bench clean
 
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# pip shows what it downloads: it takes minutes.
+define install
+	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@$(PIP) --quiet --upgrade "pip>=24" "setuptools>=77"
+	@echo "installing forebay with its extra \"$(1)\", mostly Spark (460 MB), into $(VENV)"
+	@$(PIP) $(EDITABLE) ".[$(1)]"
+	@touch $@
+endef
 
 $(VENV)/.dependencies: pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --upgrade "pip>=24" "setuptools>=77"
-	$(PIP) --no-build-isolation --editable ".[dev]" --config-settings editable_mode=strict
-	touch $@
+	$(call install,dev)
+
+$(VENV)/.demo-$(LAYOUT): pyproject.toml
+	@rm -f $(VENV)/.demo-*
+	$(call install,demo)
 
 $(INSTALLED): $(VENV)/.dependencies
-	rm -f $(VENV)/.installed-*
-	$(PIP) --no-build-isolation --no-deps --editable . --config-settings editable_mode=strict
+	@rm -f $(VENV)/.installed-*
+	$(PIP) --quiet --no-deps $(EDITABLE) .
+	@touch $@
+
+# A second environment, with the lowest versions that pyproject.toml allows, and the tests that use most of them.
+LOWEST := .venv-lowest
+LOWEST_INSTALLED := $(LOWEST)/.installed-$(LAYOUT)
+LOWEST_PIP := PYTHONWARNINGS=ignore $(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check
+LOWEST_TESTS := tests/conformance tests/golden tests/buffer/format tests/buffer/store tests/buffer/test_producer.py \
+	tests/buffer/test_consumer.py tests/runtime/sinks tests/cli/test_commands.py
+
+$(LOWEST)/.dependencies: pyproject.toml tests/lowest.py
+	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python tests/lowest.py test cli delta > $(LOWEST)/requirements.txt
+	$(LOWEST_PIP) --upgrade "pip>=24" "setuptools>=77" --requirement $(LOWEST)/requirements.txt
+	touch $@
+
+$(LOWEST_INSTALLED): $(LOWEST)/.dependencies
+	rm -f $(LOWEST)/.installed-*
+	$(LOWEST_PIP) --no-build-isolation --no-deps --editable . --config-settings editable_mode=strict
 	touch $@
 
 dev: $(INSTALLED) ## Make .venv with forebay and everything needed to work on it
 
-demo: $(INSTALLED) ## Watch forebay at work, end to end
-	$(BIN)/forebay demo
+demo: $(FOR_DEMO) ## Watch forebay at work, end to end (DEMO="--keep" leaves the buffer to look at)
+	$(BIN)/forebay demo $(DEMO)
 
-test: $(INSTALLED) ## Run the tests, on all processors (PYTEST="-k register" narrows them)
-	$(BIN)/pytest -m "not slow" -n auto --dist loadfile $(PYTEST)
+# The tests of a file stay together: they share servers and sessions of Spark. tests/conftest.py orders the files.
+IN_PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations 15
+
+test: $(INSTALLED) ## Run the tests (PYTEST="-k register" narrows them)
+	$(BIN)/pytest -m "not slow" $(IN_PARALLEL) $(PYTEST)
+
+test-fast: $(INSTALLED) ## Run only tests without servers, Spark or other processes: under a minute
+	$(BIN)/pytest -m "not slow and not system" $(IN_PARALLEL) $(PYTEST)
+
+# What is slow and rarely breaks. Later: other versions of Spark, a cluster, other stores.
+test-matrix: $(LOWEST_INSTALLED) ## Run tests with the lowest versions of the dependencies that pyproject.toml allows
+	$(LOWEST)/bin/python -m pytest -m "not slow" $(IN_PARALLEL) $(LOWEST_TESTS) $(PYTEST)
 
 test-slow: $(INSTALLED) ## Run the long forms of the tests
-	$(BIN)/pytest -m slow $(PYTEST)
+	$(BIN)/pytest -m slow --durations 15 $(PYTEST)
 
 lint: $(INSTALLED) ## Check style and types
 	$(BIN)/ruff check .
@@ -51,4 +92,4 @@ bench: $(INSTALLED) ## Measure, as ratios to ceilings taken in the same run
 	$(BIN)/python benchmarks
 
 clean: ## Remove what the other targets made
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

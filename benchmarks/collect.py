@@ -164,7 +164,7 @@ def _list_and_delete(listed: list[str]) -> None:
 def _count_on_s3(count: int) -> int:
     """Requests that a collection sends to a real server."""
     with SeaweedServer() as server:
-        store = open_store(server.create_bucket("collect") + "/clicks", server.storage_options)
+        store = open_store(server.create_bucket("collect") + "/clicks", server.storage_options | {"client": "s3fs"})
         assert isinstance(store, RemoteStore)
         random = Random(3)
         store.create("manifest", Head(buffer_id="b" * 32).to_bytes())

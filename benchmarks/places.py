@@ -58,7 +58,7 @@ def open_places() -> Iterator[list[Place]]:
             url = server.create_bucket("bench")
             yield [
                 _folder_place(folder),
-                _s3fs_place(url, dict(server.storage_options)),
+                _s3fs_place(url, dict(server.storage_options) | {"client": "s3fs"}),
                 _obstore_place(url, dict(server.storage_options) | {"client": "obstore"}),
             ]
     finally:

@@ -12,7 +12,9 @@ from forebay.buffer.format.batch import DecodedBatch, decode_batch, encode_batch
 from forebay.buffer.groups import Groups
 from forebay.buffer.inspect.describe import describe_topic
 from forebay.buffer.inspect.migrate import migrate
-from forebay.buffer.read.fetch import RECORDS_SCHEMA, FetchHandle
+from forebay.buffer.read.ahead import ReadAhead
+from forebay.buffer.read.fetch import FetchHandle
+from forebay.buffer.read.records import RECORDS_SCHEMA
 from forebay.buffer.topic import TopicConsumer, TopicProducer, add_partitions, create_topic
 from forebay.buffer.write.settings import ProducerLimits
 
@@ -23,6 +25,7 @@ __all__ = [
     "FetchHandle",
     "Groups",
     "ProducerLimits",
+    "ReadAhead",
     "TopicConsumer",
     "TopicProducer",
     "add_partitions",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import math
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -11,56 +11,39 @@ from typing import TYPE_CHECKING
 from forebay.buffer.base import metrics
 from forebay.buffer.base.checks import check_seconds, check_whole
 from forebay.buffer.base.clock import SystemClock, system_random
-from forebay.buffer.base.errors import InvalidInput, NotFound, Trimmed
+from forebay.buffer.base.errors import Fenced, InvalidInput, NotFound, Trimmed
 from forebay.buffer.base.lifecycle import shows_unopened
+from forebay.buffer.base.process import this_process
 from forebay.buffer.base.waiting import POLL_FLOOR
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Queue, UnnamedReader
 from forebay.buffer.manifest.head import trimmed
 from forebay.buffer.manifest.topic import is_partition
-from forebay.buffer.read.acks import Acks
+from forebay.buffer.read.acks import ACK_SECONDS, Acks
 from forebay.buffer.read.fetch import Batch, FetchHandle
-from forebay.buffer.read.iteration import MAX_SKIPS, BaseConsumer, count_race
+from forebay.buffer.read.iteration import MAX_SKIPS, RUN, BaseConsumer, count_race
 from forebay.buffer.read.position import Found, ReadPosition
+from forebay.buffer.read.values import Collect, Lag
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.store.retry import RETRY_SECONDS, Patience
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from datetime import datetime
     from typing import Any, Literal
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.model import BatchDescriptor, Reader
+    from forebay.buffer.groups import CursorState
     from forebay.buffer.manifest import Profile
+    from forebay.buffer.read.ahead import ReadAhead
     from forebay.buffer.read.side import ReadSide
+    from forebay.buffer.read.typed import Columns
     from forebay.gc import Collector
 
+__all__ = ["Collect", "Consumer", "Lag"]
+
 _log = logging.getLogger("forebay.consumer")
-
-
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """How far a consumer is behind, as of the manifest just read."""
-
-    batches: int
-    """Batches appended and not acknowledged here."""
-    seconds: float
-    """The age of the oldest of them by its ingestion time; 0 if there is none, or none that tells its time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Collect:
-    """How a consumer runs a collector beside itself: see `forebay.gc.Collector`."""
-
-    interval: float = 300.0
-    """Seconds between two collections."""
-    grace: float = 600.0
-    """Maximum time in seconds between the upload of a batch and its append. Younger objects are not deleted."""
-
-    def __post_init__(self) -> None:
-        check_seconds(self.interval, "interval")
-        check_seconds(self.grace, "grace", zero=True)
 
 
 class Consumer(BaseConsumer[Found, Batch]):
@@ -77,6 +60,8 @@ class Consumer(BaseConsumer[Found, Batch]):
         group: a named reader, with a frontier of its own that other groups do not see. None is the unnamed consumer.
         from_: where a group starts that does not exist yet: `earliest` (the default), `latest`, a sequence, or a time
             (a datetime with a zone, or ISO 8601 text).
+        columns: of a typed buffer: names of the columns to decode, or a schema to show rows in; None is all columns of
+            the newest schema.
         on_trimmed: what to do if retention has dropped what comes next: `raise` `Trimmed`, or `skip` to the first batch
             left and count what was missed in `skipped`.
         profile: `opendata` refuses to make a native buffer, which a group would need.
@@ -87,9 +72,14 @@ class Consumer(BaseConsumer[Found, Batch]):
         retry_timeout: maximum time in seconds for which a read is retried while the store fails; 0 for none. After an
             error the next call reads the same again.
         max_poll_interval: while there is nothing to read, `batches(wait=…)` looks again after at most so many seconds.
+        check_claim: of a group: called with the state that its claim would replace, and may refuse it by an error. For
+            a runtime that takes over only from an owner that is gone (rfcs/0005).
+        read_ahead: how far iteration fetches ahead of the program; None for the defaults of `ReadAhead`, and
+            `ReadAhead(batches=0)` to turn it off.
+        ack_interval: maximum time in seconds until an `ack` is written in the background.
 
-    Safe to use from several threads. To fetch in parallel, let one thread call `next_descriptors` and `ack_through`,
-    and give `fetch_handle()` to the workers.
+    Safe to use from several threads. Iteration fetches in parallel. To work in parallel too, let one thread call
+    `next_descriptors` and `ack_through`, and give `fetch_handle()` to the workers.
     """
 
     def __init__(
@@ -99,6 +89,7 @@ class Consumer(BaseConsumer[Found, Batch]):
         last_acked: int | None = None,
         group: str | None = None,
         from_: str | int | datetime | None = None,
+        columns: Columns | None = None,
         on_trimmed: Literal["raise", "skip"] = "raise",
         profile: Profile = "native",
         manifest_path: str = "manifest",
@@ -107,11 +98,15 @@ class Consumer(BaseConsumer[Found, Batch]):
         storage_options: Mapping[str, Any] | None = None,
         retry_timeout: float = RETRY_SECONDS,
         max_poll_interval: float = 2.0,
+        check_claim: Callable[[CursorState], None] | None = None,
+        read_ahead: ReadAhead | None = None,
+        ack_interval: float = ACK_SECONDS,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
         last_acked = None if last_acked is None else check_whole(last_acked, "last_acked")
         check_seconds(max_poll_interval, "max_poll_interval", least=POLL_FLOOR)
+        check_seconds(ack_interval, "ack_interval")
         if not isinstance(collect, bool | Collect):
             raise InvalidInput(f"collect must be True, False or Collect(interval=…, grace=…), not {collect!r}")
         if on_trimmed not in ("raise", "skip"):
@@ -119,24 +114,29 @@ class Consumer(BaseConsumer[Found, Batch]):
         if from_ is not None and group is None:
             raise InvalidInput("from_ says where a new group starts: name the group, or use seek()")
         self._store = open_store(url, storage_options)
-        super().__init__(self._store.url, max_poll_interval=max_poll_interval, clock=clock or SystemClock())
+        super().__init__(
+            self._store.url, max_poll_interval=max_poll_interval, read_ahead=read_ahead, clock=clock or SystemClock()
+        )
         self._queue = Queue(self._store, manifest_path, profile=profile, role="consumer", clock=clock, random=random)
         self._side: ReadSide = UnnamedReader(self._queue)
         if group is not None:
             start = "earliest" if from_ is None else from_
-            self._side = GroupReader(self._queue, group, start=start, clock=clock, random=random)
+            self._side = GroupReader(
+                self._queue, group, start=start, check_claim=check_claim, clock=clock, random=random
+            )
         self._skips = on_trimmed == "skip"
-        self._fetcher = FetchHandle(self._store, retry_timeout=retry_timeout, clock=self._clock)
+        self._fetcher = FetchHandle(self._store, columns=columns, retry_timeout=retry_timeout, clock=self._clock)
         self._patience = Patience(self._clock, random or system_random(), retry_timeout)
         self._attributes = {"buffer": self.url}
         self._acking = Lock()
-        self._claim = self._side.claim()
+        self._claim = self._side.claim(this_process(self._clock))
         acked = self._side.acked()
         if last_acked is not None and (acked is None or acked < last_acked):
             self._side.ack(self._claim, last_acked)
             acked = last_acked
         self._position = ReadPosition(self.url, None if last_acked is None else acked)
-        self._acks = Acks(self.url, self._side, self._claim, self._position)
+        self._looked_at = -math.inf
+        self._acks = Acks(self.url, self._side, self._claim, self._position, interval=ack_interval, clock=self._clock)
         if self.unwritten or (self.end == 0 and not is_partition(self.url)):
             _log.warning("nothing was ever written to %s. Is the URL right?", self.url)
         self._collector: Collector | None = None
@@ -165,6 +165,7 @@ class Consumer(BaseConsumer[Found, Batch]):
         if max_batches == 0:
             self._check_open()
             return []
+        self._stop_ahead()
         races = 0
         while True:
             found = self.look(max_batches)
@@ -185,10 +186,14 @@ class Consumer(BaseConsumer[Found, Batch]):
     def fetch_descriptor(self, descriptor: BatchDescriptor) -> Batch:
         """Return the batch that the descriptor names, and note how old its newest entry is."""
         batch = self._fetcher.fetch(descriptor)
+        self.note_age(batch)
+        return batch
+
+    def note_age(self, batch: Batch) -> None:
+        """Report how old the newest entry of a batch is that was fetched."""
         if batch.metadata:
             age = (self._clock.now_ms() - batch.metadata[-1].ingestion_time_ms) / 1000
             metrics.consumer_lag.set(max(0.0, age), self._attributes)  # guard: report the age of what was read
-        return batch
 
     def check_missing(self, descriptor: BatchDescriptor, error: NotFound) -> None:
         """Return if a batch that was handed out here, and is missing, is still this consumer's to deal with.
@@ -219,7 +224,7 @@ class Consumer(BaseConsumer[Found, Batch]):
             self._check_open()
             after = self._position.last
             try:
-                found = self._patience.call(partial(self._side.look, self._claim, after, max_batches))
+                found = self._patience.call(partial(self._look_at, after, max_batches))
             except Trimmed as error:
                 if not self._skips:
                     raise
@@ -236,10 +241,36 @@ class Consumer(BaseConsumer[Found, Batch]):
 
         The next `look` then deals with the trimmed ones.
         """
+        self._check_open()
+        after = max(after, -1 if self._position.last is None else self._position.last)
         try:
-            return self._side.look(self._claim, after, max_batches)
+            return self._patience.call(partial(self._look_at, after, max_batches))
         except Trimmed:
             return []
+
+    def _look_at(self, after: int | None, limit: int) -> list[BatchDescriptor]:
+        began = self._clock.monotonic()
+        try:
+            found = self._side.look(self._claim, after, limit)
+        except Trimmed:
+            self._looked_at = began  # it was asked first whether this consumer was fenced
+            raise
+        self._looked_at = began
+        return found
+
+    @property
+    def looked_at(self) -> float:
+        """When the last look at the manifest or cursor began, or write to it, by the monotonic clock."""
+        return max(self._looked_at, self._acks.written_at)
+
+    @property
+    def fence(self) -> Fenced | None:
+        """The error of a write in the background that found another consumer in place of this one."""
+        return self._acks.fenced
+
+    def has_handed_out(self, sequence: int) -> bool:
+        """Whether the position is at or beyond a sequence."""
+        return self._position.last is not None and sequence <= self._position.last
 
     def look_again(self, missing: BatchDescriptor, error: NotFound) -> Found:
         """Return what a second look finds in place of the next batch, if its object is missing.
@@ -263,13 +294,18 @@ class Consumer(BaseConsumer[Found, Batch]):
     # Acknowledging
 
     def ack(self, sequence: int) -> None:
-        """Acknowledge the next batch in order. Every hundredth call writes the manifest; `flush` writes the rest.
+        """Acknowledge the next batch in order. It is recorded here, and soon written for many batches at once.
+
+        Every hundredth call writes. What is not written after `ack_interval` is written in the background, and `flush`
+        and `close` write the rest. If a write in the background fails, it is tried again, and nothing is lost. If it
+        finds that another consumer has taken over, the next call of this consumer raises `Fenced`.
 
         Raises:
             InvalidInput: it is not the next one, or was never handed out.
             Fenced: another consumer has taken over. Up to 99 acknowledgements before this one were not written.
         """
         sequence = check_whole(sequence, "sequence")
+        self._check_open()
         with self._acking:
             self._check_open()
             self._acks.ack(sequence)
@@ -282,6 +318,7 @@ class Consumer(BaseConsumer[Found, Batch]):
             Fenced: another consumer has taken over, and nothing was changed.
         """
         sequence = check_whole(sequence, "sequence")
+        self._check_open()
         with self._acking:
             self._check_open()
             self._acks.ack_through(sequence)
@@ -296,18 +333,43 @@ class Consumer(BaseConsumer[Found, Batch]):
             Unsupported: this is the unnamed consumer; only groups have a place for it.
             Fenced: another consumer has taken over, and nothing was changed.
         """
+        self._check_open()
         with self._acking:
             self._check_open()
             self._acks.plan(ends)
 
     def flush(self) -> None:
         """Write acknowledgements that are not in the manifest yet."""
+        self._check_open()
         with self._acking:
             self._check_open()
             self._acks.flush()
 
+    def check_owned(self) -> None:
+        """Raise `Fenced` if another consumer has taken over the group."""
+        if isinstance(self._side, GroupReader):
+            self._side.check(self._claim)
+
+    def show_alive(self, interval: float) -> float | None:
+        """Write the group's cursor if that was not done for `interval` seconds, so that standbys see this consumer.
+
+        Returns when to call it again, by the monotonic clock; None if there is no need: it is closed, or has no group.
+
+        Raises:
+            Fenced: another consumer has taken over, and nothing was changed.
+        """
+        with self._acking:
+            if self._closed or not isinstance(self._side, GroupReader):
+                return None
+            # guard: no heartbeat while acknowledgements move the number
+            if self._clock.monotonic() >= self._side.written_at + interval:
+                self._side.renew(self._claim)
+            return self._side.written_at + interval
+
     def close(self) -> None:
         """Write pending acknowledgements and let go. Closing again does nothing; a fence or failure is raised once."""
+        if self.inherited:
+            return
         with self._acking:
             if not self._start_closing():
                 return
@@ -315,6 +377,7 @@ class Consumer(BaseConsumer[Found, Batch]):
                 self._acks.flush()
                 self._side.release(self._claim)
             finally:
+                self._acks.stop()
                 if self._collector is not None:
                     self._collector.stop()
 
@@ -386,12 +449,13 @@ class Consumer(BaseConsumer[Found, Batch]):
     def seek(self, to: int | str | datetime) -> None:
         """Read on from a sequence, a time, `earliest` or `latest`. What is acknowledged stays so.
 
-        Acknowledging after a jump forward acknowledges what was jumped over.
+        What was fetched ahead is discarded. Acknowledging after a jump forward acknowledges what was jumped over.
 
         Raises:
             Trimmed: it is gone.
             Unsupported: a time, in a buffer of version 1, which knows none.
         """
+        self._check_open()
         with self._acking:
             self._check_open()
             self._acks.flush()
@@ -399,8 +463,9 @@ class Consumer(BaseConsumer[Found, Batch]):
             first = self._queue.sequence_of(to, state=state)
             if first < state.first_sequence:
                 raise trimmed(first, state.first_sequence)
+            self._stop_ahead()
             self._position.seek(first)
-            self._acks.frontier = None
+            self._acks.forget()
 
     @shows_unopened
     def __repr__(self) -> str:
@@ -421,7 +486,47 @@ class Consumer(BaseConsumer[Found, Batch]):
         raise self._outpaced()
 
     def _take(self, place: Found) -> bool:
-        return self._position.hand_out(place)
+        if not self._position.hand_out(place):
+            return False
+        if self._found and self._found[0] is place:
+            self._found.popleft()
+        return True
 
     def _put_back(self, place: Found) -> None:
         self._position.undo(place)
+
+    def _look_ahead(self) -> None:
+        if not self._found:
+            found = self.look(RUN)
+            after, listed, wanted = found.after, found.descriptors, RUN
+        else:
+            # As many as there is room for, which may be none.
+            after, wanted = self._found[-1].descriptors[0].sequence, max(0, RUN - len(self._found))
+            listed = self.look_beyond(after, wanted)
+            if listed and listed[0].sequence != after + 1:
+                return  # another thread has jumped, so the next call discards what is listed here
+        for descriptor in listed:
+            self._found.append(Found(after, [descriptor]))
+            after = descriptor.sequence
+        self._has_more = len(listed) == wanted
+
+    def _follows(self, place: Found) -> bool:
+        return place.after == self._position.last
+
+    def _last_look(self, place: Found) -> float:  # noqa: ARG002 - a topic has several
+        return self.looked_at
+
+    def _to_fetch(self, place: Found) -> tuple[FetchHandle, BatchDescriptor]:
+        return self._fetcher, place.descriptors[0]
+
+    def _arrived(self, place: Found, batch: Batch) -> Batch:  # noqa: ARG002 - as a topic's
+        self.note_age(batch)
+        return batch
+
+    def _look_for_missing(self, place: Found, error: NotFound) -> None:
+        self.look_again(place.descriptors[0], error)
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        if self.fence is not None:
+            raise Fenced(*self.fence.args)

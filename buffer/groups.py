@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.buffer.base.checks import NAME, Whole, check_name
+from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import Corrupt, Fenced, InvalidInput, NotFound
+from forebay.buffer.base.process import Process  # noqa: TC001 - msgspec reads the annotations
 from forebay.buffer.format.model import Reader
 from forebay.buffer.manifest import Claim, Head, Queue
 from forebay.buffer.manifest.envelope import pack, unpack
@@ -23,7 +26,7 @@ from forebay.buffer.manifest.state import CURSORS
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from datetime import datetime
     from typing import Any
 
@@ -47,6 +50,18 @@ class Cursor(Struct, frozen=True, array_like=True, tag="cursor"):
     """Grows with every write, so that no two states are the same bytes."""
     planned: tuple[Whole, ...] = ()
     """Where the ranges end that may be on their way to a sink, in order; the first begins after `acked` (rfcs/0007)."""
+    owner: Process | None = None
+    """The process that made the last claim; None if it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class CursorState:
+    """Identifies one state of a group's cursor."""
+
+    generation: str | None
+    """None if the group does not exist."""
+    number: int | None
+    """None if there is no cursor."""
 
 
 def check_group_name(name: str) -> str:
@@ -81,7 +96,17 @@ def open_cursor(
 
 
 class GroupReader:
-    """The read side of a group. The first one creates the group; its consumers own it one after the other."""
+    """The read side of a group. The first one creates the group; its consumers own it one after the other.
+
+    Args:
+        queue: a view of the buffer's manifest.
+        name: the group.
+        start: where a group starts that does not exist yet.
+        check_claim: called with the state that a claim would replace, before each attempt to write the claim. What it
+            raises ends the claim, and nothing is changed.
+        clock: where time comes from.
+        random: what ids and pauses are drawn from.
+    """
 
     def __init__(
         self,
@@ -89,11 +114,14 @@ class GroupReader:
         name: str,
         *,
         start: str | int | datetime = "earliest",
+        check_claim: Callable[[CursorState], None] | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
         self._queue = queue
         self._name = check_group_name(name)
+        self._check_claim = check_claim
+        self._clock = clock or SystemClock()
         generation = ""
 
         def register(head: Head) -> Head | None:
@@ -112,19 +140,54 @@ class GroupReader:
         self._buffer_id = head.buffer_id
         self._register = open_cursor(queue.store, name, self._group.generation, clock=clock, random=random)
         self._known: Snapshot[Cursor] | None = None
+        self._number = 0
+        self.written_at = 0.0
+        """When the last write of the cursor here began, by the monotonic clock."""
+        self._noting = Lock()
 
-    def claim(self) -> Claim:
-        """Take the group over from the consumer before."""
+    def claim(self, process: Process | None = None) -> Claim:
+        """Take the group over from the consumer before, in the name of a process.
+
+        Raises:
+            ForebayError: whatever `check_claim` raised; nothing was changed.
+        """
         claim_id = self._queue.new_id()
 
         def take(cursor: Cursor | None) -> Cursor:
+            if self._check_claim is not None:
+                number = None if cursor is None else cursor.number
+                self._check_claim(CursorState(self._group.generation, number))  # guard: check before every claim
             cursor = self._checked(cursor) or Cursor(self._buffer_id, 0, "", None, 0)
-            return replace(cursor, epoch=cursor.epoch + 1, claim_id=claim_id, number=cursor.number + 1)
+            number = cursor.number + 1
+            return replace(cursor, epoch=cursor.epoch + 1, claim_id=claim_id, number=number, owner=process)
 
         # guard: confirm a group claim by its claim id
-        self._known = self._register.update(take, lambda cursor: cursor.claim_id == claim_id)
-        cursor = self._known.value
+        cursor = self._update(take, lambda cursor: cursor.claim_id == claim_id, None)
         return Claim(0 if cursor is None else cursor.epoch, claim_id)
+
+    def check(self, claim: Claim) -> None:
+        """Raise `Fenced` if another consumer has claimed the group since."""
+        cursor = self._note(self._register.read(self._known)).value
+        self._check_owner(self._checked(cursor), claim)
+
+    def renew(self, claim: Claim) -> None:
+        """Write the cursor with a higher number, so that standbys see that its consumer lives (rfcs/0005).
+
+        Raises:
+            Fenced: another consumer has claimed the group since, and nothing was changed.
+        """
+        before = 0
+
+        def change(cursor: Cursor | None) -> Cursor | None:
+            nonlocal before
+            self._check_owner(cursor, claim)
+            if cursor is None:
+                return None
+            before = cursor.number
+            return replace(cursor, number=before + 1)
+
+        # Any write under our claim shows that we live.
+        self._update(change, lambda cursor: cursor.claim_id == claim.claim_id and cursor.number > before, self._known)
 
     def look(self, claim: Claim, after: int | None, limit: int) -> list[BatchDescriptor]:
         """Return up to `limit` batches after sequence `after` (if None, after what is acknowledged).
@@ -133,8 +196,7 @@ class GroupReader:
             Fenced: another consumer has claimed the group since, or it was reset or deleted.
             Trimmed: they are gone.
         """
-        self._known = self._register.read(self._known)
-        cursor = self._checked(self._known.value)
+        cursor = self._checked(self._note(self._register.read(self._known)).value)
         self._check_owner(cursor, claim)
         state = self._queue.read()
         # guard: check the generation of the group on every read
@@ -167,7 +229,7 @@ class GroupReader:
             planned = tuple(end for end in cursor.planned if end > through)
             return replace(cursor, acked=through, planned=planned, number=cursor.number + 1)
 
-        self._known = self._register.update(change, done, known=self._known)
+        self._update(change, done, self._known)
 
     def plan(self, claim: Claim, ends: Collection[int]) -> None:
         """Record where ranges end that are about to be worked on, until they are acknowledged. Known ones do nothing.
@@ -190,7 +252,7 @@ class GroupReader:
         def done(cursor: Cursor) -> bool | None:
             return not missing(cursor) and (cursor.claim_id == claim.claim_id or None)
 
-        self._known = self._register.update(change, done, known=self._known)
+        self._update(change, done, self._known)
 
     def planned(self) -> tuple[int, ...]:
         """Return where ranges end that a consumer of the group may have worked on, as last seen here."""
@@ -211,7 +273,7 @@ class GroupReader:
                 return None
             return replace(cursor, claim_id="", number=cursor.number + 1)
 
-        self._known = self._register.update(let_go, lambda cursor: cursor.claim_id != claim.claim_id, known=self._known)
+        self._update(let_go, lambda cursor: cursor.claim_id != claim.claim_id, self._known)
 
     def acked(self) -> int | None:
         """Return the last sequence acknowledged, as last seen here; None if there is none."""
@@ -230,12 +292,36 @@ class GroupReader:
         """The share of this reader's cursor writes, from 0 to 1, that met another writer."""
         return self._register.conflict_rate
 
+    def _update(
+        self,
+        change: Callable[[Cursor | None], Cursor | None],
+        is_mine: Callable[[Cursor], bool | None],
+        known: Snapshot[Cursor] | None,
+    ) -> Cursor | None:
+        began = self._clock.monotonic()
+        found = self._note(self._register.update(change, is_mine, known=known))
+        number = 0 if found.value is None else found.value.number
+        if number > self._number:
+            self._number, self.written_at = number, began
+        return found.value
+
+    def _note(self, snapshot: Snapshot[Cursor]) -> Snapshot[Cursor]:
+        """Keep a snapshot, unless another thread has a newer one: an ack may end during a look that began before it."""
+        cursor = snapshot.value
+        with self._noting:
+            known = self._known
+            is_older = known and known.value and cursor and cursor.number < known.value.number
+            if not is_older:
+                self._known = snapshot
+        return snapshot
+
     def _check_owner(self, cursor: Cursor | None, claim: Claim) -> None:
         if cursor is None or cursor.claim_id != claim.claim_id:  # guard: fence a group consumer by its claim id
             epoch = 0 if cursor is None else cursor.epoch
+            who = "" if cursor is None or cursor.owner is None else f" in process {cursor.owner}"
             raise Fenced(
-                f"{self._register.url}: another consumer took over group {self._name}, or it was reset or deleted (the "
-                f"epoch is {epoch}, ours was {claim.epoch}); this one must stop, and has changed nothing since"
+                f"{self._register.url}: another consumer took over group {self._name}{who}, or it was reset or deleted "
+                f"(the epoch is {epoch}, ours was {claim.epoch}); this one must stop, and has changed nothing since"
             )
 
     def _checked(self, cursor: Cursor | None) -> Cursor | None:
@@ -260,6 +346,8 @@ class GroupState:
     """Whether a consumer has it: one that claimed it and has not closed. A killed one stays alive until the next."""
     waiting: int
     """Batches not acknowledged."""
+    owner: Process | None = None
+    """The process that has it; None if none has, or if it is not known."""
 
 
 class Groups:
@@ -346,7 +434,7 @@ class Groups:
             lambda cursor: (
                 None
                 if cursor is None
-                else replace(cursor, epoch=cursor.epoch + 1, claim_id=claim_id, number=cursor.number + 1)
+                else replace(cursor, epoch=cursor.epoch + 1, claim_id=claim_id, number=cursor.number + 1, owner=None)
             ),
             lambda cursor: cursor.claim_id == claim_id,
         )
@@ -365,12 +453,14 @@ def describe_group(store: ObjectStore, head: Head, name: str, *, clock: Clock | 
     cursor = open_cursor(store, name, group.generation, clock=clock).read().value
     acked = None if cursor is None else cursor.acked
     following = group.start if acked is None else acked + 1
+    alive = cursor is not None and cursor.claim_id != ""
     return GroupState(
         name=name,
         generation=group.generation,
         start=group.start,
         acked=acked,
         epoch=0 if cursor is None else cursor.epoch,
-        alive=cursor is not None and cursor.claim_id != "",
+        alive=alive,
         waiting=max(0, head.next_sequence - max(following, head.first_sequence)),
+        owner=cursor.owner if cursor is not None and alive else None,
     )

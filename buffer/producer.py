@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base.checks import check_whole
 from forebay.buffer.base.clock import SystemClock, system_random
 from forebay.buffer.base.errors import Backpressure, ForebayError, InvalidInput, Timeout
 from forebay.buffer.base.lifecycle import AsyncClosing, shows_unopened
-from forebay.buffer.format.batch import DEFAULT_LEVEL
+from forebay.buffer.format.rows import RowConverter
 from forebay.buffer.manifest.state import OPENDATA_DATA_PREFIX, OPENDATA_MANIFEST_PATH, check_layout
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.write.accumulator import check_call
+from forebay.buffer.write.formats import open_format
+from forebay.buffer.write.rows import check_rows
 from forebay.buffer.write.settings import ProducerLimits, WriterSettings
 from forebay.buffer.write.writer import BufferWriter, refuse_child
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
+
+    import pyarrow as pa
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.coordinator import FlushHandle
     from forebay.buffer.format.batch import Compression
     from forebay.buffer.manifest import Profile
     from forebay.buffer.write.accumulator import Call, Entries
-    from forebay.buffer.write.writer import ProduceHandle
+    from forebay.buffer.write.handle import ProduceHandle
+    from forebay.buffer.write.rows import RowCall, Rows
 
 
 class Producer(AsyncClosing):
     """Writes entries to a buffer. Any number of producers, threads and processes may share one buffer.
+
+    A buffer holds entries of bytes, or rows of a schema: `schema` makes a typed buffer, or opens one.
 
     `produce` returns as soon as the call is queued, with a handle to wait on; a thread of its own fills batches and
     flushes them. Entries of one producer are read in the order produced. Several producers of one native buffer leave
@@ -37,15 +45,19 @@ class Producer(AsyncClosing):
 
     Args:
         url: the buffer, such as `s3://lake/clicks`, or its store if it is open already.
+        schema: the Arrow schema of the rows. A buffer that nothing was written to becomes a typed buffer. In a typed
+            buffer, nullable columns may be missing; None takes the newest schema of the buffer.
+        evolve: whether a schema with new nullable columns or wider types changes the buffer's schema, for good. If not,
+            it is refused.
         profile: the format of a buffer that nothing was written to yet: `native`, or `opendata`, which OpenData
             Buffer's producers and consumers share. A buffer that was written to keeps its format.
         manifest_path: the manifest's key below `url`; by default `manifest`, and `ingest/manifest` with `opendata`.
         data_prefix: the folder below `url` that batches are stored in; by default `data`, and `ingest` with `opendata`.
-        flush_interval: a batch is stored at the latest so many seconds after the flush before.
+        flush_interval: maximum time in seconds between two flushes; by default 0.1, and 1 in a typed buffer.
         flush_size_bytes: a batch is stored when its entries take so many bytes before compression, and at 2 GiB in any
             case.
         compression: `zstd` or `none`.
-        compression_level: zstd's level.
+        compression_level: zstd's level; by default 3, and 1 in a typed buffer.
         writer_id: a lasting name of this writer, whose calls carry numbers (`produce(…, number=…)`). The buffer
             remembers the last one that is durable (`last_number`), so a producer that starts again may repeat its
             calls: what is durable is not written twice. Native buffers only; one producer of a name at a time.
@@ -57,6 +69,8 @@ class Producer(AsyncClosing):
         storage_options: credentials, endpoint and client of the store.
 
     Raises:
+        InvalidInput: the schema cannot be stored, or does not fit the buffer's.
+        Unsupported: there is a schema, and the buffer holds bytes or is of version 1.
         StoreError: the buffer's store cannot be reached, or refuses.
     """
 
@@ -64,13 +78,15 @@ class Producer(AsyncClosing):
         self,
         url: StoreUrl,
         *,
+        schema: pa.Schema | None = None,
+        evolve: bool = False,
         profile: Profile = "native",
         manifest_path: str | None = None,
         data_prefix: str | None = None,
-        flush_interval: float = 0.1,
+        flush_interval: float | None = None,
         flush_size_bytes: int = 64 << 20,
         compression: Compression = "zstd",
-        compression_level: int = DEFAULT_LEVEL,
+        compression_level: int | None = None,
         writer_id: str | None = None,
         limits: ProducerLimits | None = None,
         grace: float = 600.0,
@@ -103,6 +119,13 @@ class Producer(AsyncClosing):
             manifest_path=manifest_path,
             data_prefix=data_prefix,
             writer_id=writer_id,
+            open_rows=partial(open_format, schema=schema, evolve=evolve),
+        )
+        rows = self._writer.rows
+        self.schema = None if rows is None else rows.schema
+        """The schema that rows have to fit; None in a buffer of bytes."""
+        self._check_call: Callable[[Any, bytes, int], Call | RowCall] = (
+            check_call if rows is None else partial(check_rows, converter=RowConverter(rows.schema))
         )
         self._channel = self._writer.channel
         self.url = self._writer.url
@@ -113,7 +136,12 @@ class Producer(AsyncClosing):
         self._has_backlog_limit = settings.limits.backlog_bytes is not None
 
     def produce(
-        self, entries: Entries, metadata: bytes = b"", *, number: int | None = None, timeout: float | None = None
+        self,
+        entries: Entries | Rows,
+        metadata: bytes = b"",
+        *,
+        number: int | None = None,
+        timeout: float | None = None,
     ) -> ProduceHandle:
         """Queue entries, and return a handle: `handle.result(timeout)` or `await handle` return once they are durable.
 
@@ -123,8 +151,11 @@ class Producer(AsyncClosing):
         finalizers (`__del__`), which may interrupt the very thread that is in here.
 
         Args:
-            entries: one entry as bytes, a list of them, or an Arrow `binary` or `large_binary` array. They are copied,
-                and stay together in one batch.
+            entries: one entry as bytes, a list of them, or an Arrow `binary` or `large_binary` array. In a typed
+                buffer: an Arrow table or record batch, a dict or a list of dicts, or JSON documents as bytes or a list
+                of bytes, one row each. They are copied, but for Arrow tables, and stay together in one batch. Rows are
+                compared with the schema when their batch is stored: those that do not fit fail their own handle with
+                `InvalidInput`, and no others.
             metadata: kept with these entries and given to their reader.
             number: the caller's own number for this call, higher than before; with `writer_id` alone. A number that is
                 durable already is not written again.
@@ -151,7 +182,35 @@ class Producer(AsyncClosing):
             raise
         return handle
 
-    def try_produce(self, entries: Entries, metadata: bytes = b"", *, number: int | None = None) -> ProduceHandle:
+    async def produce_async(
+        self,
+        entries: Entries | Rows,
+        metadata: bytes = b"",
+        *,
+        number: int | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 -- by the producer's clock, and the error has the entries
+    ) -> ProduceHandle:
+        """Queue entries as `produce` does, and return the same handle. Awaits room, and does not block the event loop.
+
+        `handle = await producer.produce_async(…)` returns once the call is queued, and `await handle` once it is
+        durable. While the buffers are full, calls of all tasks wait, first come first served. The calls of one task are
+        queued in their order. A call that is cancelled while it waits has queued nothing.
+
+        Raises:
+            InvalidInput, Timeout, Backpressure, Closed: as `produce` does.
+        """
+        call = self._check(entries, metadata, number)
+        try:
+            handle: ProduceHandle = await self._channel.write_async(call, timeout=timeout, cost=call.memory)  # type: ignore[assignment]
+        except Timeout as error:
+            raise Timeout(str(error), write=entries) from None
+        if number is not None:
+            self._note_queued(number)
+        return handle
+
+    def try_produce(
+        self, entries: Entries | Rows, metadata: bytes = b"", *, number: int | None = None
+    ) -> ProduceHandle:
         """Queue entries if there is room now, as `produce` does.
 
         Raises:
@@ -202,17 +261,17 @@ class Producer(AsyncClosing):
         state = "closed" if self._writer.closed else f"{self.buffered_bytes} bytes buffered"
         return f"<Producer of {self.url}, {state}>"
 
-    def _check(self, entries: Entries, metadata: bytes, number: int | None) -> Call:
+    def _check(self, entries: Entries | Rows, metadata: bytes, number: int | None) -> Call | RowCall:
         if self._writer.inherited:
             raise refuse_child(self.url)
-        call = check_call(entries, metadata, self._clock.now_ms())
+        call = self._check_call(entries, metadata, self._clock.now_ms())
         if self._has_backlog_limit:
             self._writer.check_backlog(entries)
         if self._numbered or number is not None:
             self._number_call(call, number)
         return call
 
-    def _number_call(self, call: Call, number: int | None) -> None:
+    def _number_call(self, call: Call | RowCall, number: int | None) -> None:
         if not self._numbered or number is None:
             raise InvalidInput(f"{self.url}: with a lasting writer_id calls carry numbers, from 1; without one, none")
         number = check_whole(number, "number", least=1)

@@ -2,7 +2,7 @@
 
     python examples/spark_aggregate.py file:///tmp/clicks
 
-Nothing but `pip install "forebay[spark]"` is needed, and a Java (or the extra `java`). For S3, credentials and the like
+Only `pip install ".[spark]"` in a clone is needed, and a Java (or the extra `java`). For S3, credentials and the like
 go into options: `.option("storage.key", …).option("storage.secret", …)`; they show in no plan and no log.
 """
 

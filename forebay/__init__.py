@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from forebay.buffer.either.holds import hold
     from forebay.buffer.format.model import BatchDescriptor, Metadata
     from forebay.buffer.producer import Producer
+    from forebay.buffer.read.ahead import ReadAhead
     from forebay.buffer.read.fetch import Batch
     from forebay.buffer.store import open_store
     from forebay.buffer.write.settings import ProducerLimits
@@ -59,6 +60,7 @@ __all__ = [
     "NotReady",
     "Producer",
     "ProducerLimits",
+    "ReadAhead",
     "StoreError",
     "Timeout",
     "Trimmed",
@@ -77,6 +79,7 @@ _HOMES = {
     "Metadata": "buffer.format.model",
     "Producer": "buffer.producer",
     "ProducerLimits": "buffer.write.settings",
+    "ReadAhead": "buffer.read.ahead",
     "hold": "buffer.either.holds",
     "open_store": "buffer.store",
 }

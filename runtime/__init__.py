@@ -2,10 +2,10 @@
 
     runtime.py        `Runtime`: starts, stops and watches everything below
     config.py         its settings; source.py: what it reads; contract.py: what it and a sink promise each other
-    decoders.py       bytes to rows
+    decoders.py       bytes to rows; bad_entries.py and json_kinds.py find the entries at fault
     stages/           the way of a batch, from the manifest to the ack
     sinks/            where rows can go
-    dead_letter.py    batches that cannot be committed
+    dead_letter.py    entries that cannot be committed; letters.py reads them, letter_replay.py produces them again
     status.py         what it is doing now, shown by progress.py and prometheus.py
 
 Two folders stand beside the runtime and do not use it: spark/ is the Spark data source (rfcs/0008), catalog/ is a view

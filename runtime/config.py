@@ -33,7 +33,7 @@ class RuntimeConfig:
     """The runtime halts when one commit has raised an exception (not an answer, nor an error of forebay's that says
     what it means) so many times."""
     drain_seconds: float = 30.0
-    """How long commits that are under way may take to end when the runtime stops."""
+    """How long the last commits may take when the runtime stops: of what is under way or waits to be combined."""
     progress_seconds: float = 10.0
     """A line of progress is logged so often, where there is no terminal for a live view."""
 

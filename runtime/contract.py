@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 Decoder: TypeAlias = Callable[["Batch"], pa.Table]
 """Turns a batch into rows, in a worker thread: called once a batch, never once an entry.
 
-It must give the same rows for the same batch each time, or a replay is not one. What it raises makes the batch poison.
+It must give the same rows for the same batch each time, or a replay is not one. If it raises, entries of the batch are
+bad. `forebay.runtime.decoders.BadEntry` names them; after any other exception the decoder is called with parts of the
+batch (`Batch.select`) to find them. They are poison, and the rows of the others are committed. If it raises
+`Unavailable`, `Timeout` or `Unknown` of `forebay`, the batch is fetched and decoded again later.
 """
 
 
@@ -76,7 +79,7 @@ class Commit:
     url: str
     """The buffer's URL, for people to read; it holds no credentials."""
     batches: tuple[Batch, ...]
-    """The batches in order. Those that the poison policy took out are missing here and in `table`."""
+    """The batches in order. Batches and entries that the poison policy took out are missing here and in `table`."""
     table: pa.Table
     """The rows that the decoder made of the batches, in order; there is always at least one."""
     replay: bool = False

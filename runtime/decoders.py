@@ -1,11 +1,12 @@
 """From a batch to rows: raw entries, JSON, Arrow IPC. Anything that takes a batch and gives a table is a decoder.
 
 A decoder is called once a batch, in a worker thread, and gives the same rows for the same batch each time. Bad data
-raises `BadEntry`, which names the first entry that is at fault; the runtime's poison policy decides what becomes of it.
+raises `BadEntry`, which names the entries at fault; the runtime's poison policy decides what becomes of them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,8 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from forebay.buffer.base.checks import check_whole
-from forebay.buffer.base.errors import Corrupt, InvalidInput
-from forebay.buffer.read.fetch import RECORDS_SCHEMA
+from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.read.records import RECORDS_SCHEMA
+from forebay.runtime.bad_entries import BadEntry, find_bad, others
+from forebay.runtime.json_kinds import find_wrong_kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,24 +28,19 @@ if TYPE_CHECKING:
 _BLOCK_BYTES = 1 << 20
 _DEEP_BYTES = 10_000
 """An entry that is no longer cannot be nested deeply enough to exhaust the parser's stack."""
+_LONGEST_REASON = 300
 _LINE_END = pa.scalar(b"\n", pa.large_binary())
 _ONE_OBJECT = r"(?s)\A[ \t\r\n]*\{.*\}[ \t\r\n]*\z"
-
-
-class BadEntry(Corrupt):
-    """An entry is not what its decoder expects."""
-
-    def __init__(self, message: str, *, sequence: int, index: int) -> None:
-        super().__init__(message)
-        self.sequence = sequence
-        """The batch it is in."""
-        self.index = index
-        """Its place in the batch; the entries before it are good."""
 
 
 def raw(batch: Batch) -> pa.Table:
     """Return the entries as they are, a row each: sequence, index, ingestion_time, metadata, value."""
     return batch.records()
+
+
+def stored_rows(batch: Batch) -> pa.Table:
+    """Return the rows of a typed batch as they are stored; of a batch of bytes, what `raw` returns."""
+    return batch.records() if batch.schema is None else batch.table
 
 
 def arrow_ipc(batch: Batch) -> pa.Table:
@@ -51,23 +49,27 @@ def arrow_ipc(batch: Batch) -> pa.Table:
     All entries of a batch need the same schema.
 
     Raises:
-        BadEntry: an entry is no such stream, or its schema differs from the first one's.
+        BadEntry: entries are no such streams, or have another schema than most; it names all of them.
     """
-    tables: list[pa.Table] = []
-    for index, entry in enumerate(entry for chunk in batch.decoded.chunks for entry in chunk):
+    tables: dict[int, pa.Table] = {}
+    reasons: dict[int, str] = {}
+    for index, entry in enumerate(entry for chunk in batch.chunks for entry in chunk):
         try:
             with pa.ipc.open_stream(entry.as_buffer()) as stream:
                 table = stream.read_all()
             table.validate(full=True)  # the reader believes offsets and lengths
+            tables[index] = table
         except MemoryError:
             raise
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise _bad_entry(batch, index, f"is no Arrow IPC stream: {error}") from error
-        if tables and not table.schema.equals(tables[0].schema):
-            problem = f"has the columns {_summary(table.schema)}, and entry 0 has {_summary(tables[0].schema)}"
-            raise _bad_entry(batch, index, problem)
-        tables.append(table)
-    return pa.concat_tables(tables) if tables else pa.table({})
+            reasons[index] = f"it is no Arrow IPC stream: {error}"
+    common = _most_common([table.schema for table in tables.values()])
+    for index, table in tables.items():
+        if not table.schema.equals(common):
+            reasons[index] = f"it has the columns {_summary(table.schema)}, and most entries have {_summary(common)}"
+    if reasons:
+        raise _bad_entries(batch, reasons)
+    return pa.concat_tables(tables.values()) if tables else pa.table({})
 
 
 class JsonLines:
@@ -83,7 +85,8 @@ class JsonLines:
         piece_bytes: entries are parsed in pieces of about this size, so that decoding takes little memory beside the
             rows.
 
-    Calling it raises `BadEntry` for an entry that is no JSON object, or has a value that its column cannot hold.
+    Calling it raises `BadEntry` for entries that are no JSON objects, or have values that their columns cannot hold. It
+    names all of them, unless they are more than about a thousand: then some of them with their neighbours.
     """
 
     def __init__(self, schema: pa.Schema, *, keep: Sequence[str] = (), piece_bytes: int = 64 << 20) -> None:
@@ -96,19 +99,21 @@ class JsonLines:
         self.schema = schema
         self.keep = tuple(keep)
         self._piece_bytes = check_whole(piece_bytes, "piece_bytes", least=1)
-        try:
-            self._parse(pa.array([b"{}"], pa.large_binary()))
-        except pa.ArrowNotImplementedError as error:
-            raise InvalidInput(f"JSON cannot be read into this schema: {error}") from None
-        except pa.ArrowInvalid:
-            pass  # it has columns that must not be null
+        for field in schema:
+            _check_readable(field)
 
     def __call__(self, batch: Batch) -> pa.Table:
         """Return one row for each entry."""
         pieces, start = [self.schema.empty_table()], 0
+        reasons: dict[int, str] = {}
         for piece in _pieces(batch, self._piece_bytes):
-            pieces.append(self._decode(batch, piece, start))
+            try:
+                pieces.append(self._decode(piece))
+            except _BadPiece as error:
+                reasons |= {start + index: reason for index, reason in error.reasons.items()}
             start += len(piece)
+        if reasons:
+            raise _bad_entries(batch, reasons)
         table = pa.concat_tables(pieces)
         if self.keep:
             records = batch.records()
@@ -116,39 +121,36 @@ class JsonLines:
                 table = table.append_column(records.schema.field(name), records[name])
         return table
 
-    def _decode(self, batch: Batch, entries: pa.Array, start: int) -> pa.Table:
-        """The rows of one piece of the batch, which starts at entry `start`."""
-        suspect = _first_that_is_no_object(entries)
-        good = entries if suspect is None else entries[:suspect]
-        try:
-            table = self._parse(good)
-        except pa.ArrowInvalid:
-            suspect = self._search(good)
-        if suspect is None:
-            return table
-        problem = self._problem(entries[suspect : suspect + 1])
-        raise _bad_entry(batch, start + suspect, f"is not what was expected: {problem}")
-
-    def _search(self, entries: pa.Array) -> int:
-        """The first entry that cannot be parsed; there is one. An entry is bad on its own account, never by others."""
-        low, high = 0, len(entries)  # the entries before `low` are good, and one of those from there to `high` is bad
-        while high - low > 1:
-            middle = (low + high) // 2
+    def _decode(self, entries: pa.Array) -> pa.Table:
+        """The rows of one piece of a batch."""
+        reasons = dict.fromkeys(_find_no_objects(entries), "it is no JSON object, or nested too deeply")
+        for find in (self._find_wrong_kinds, self._search):  # the cheaper one first
+            good = [index for found in others(sorted(reasons), len(entries)) for index in found] if reasons else None
+            rest = entries if good is None else entries.take(pa.array(good, pa.int64()))
             try:
-                self._parse(entries[low:middle])
-                low = middle
-            except pa.ArrowInvalid:
-                high = middle
-        return low
+                table = self._parse(rest)
+                break
+            except pa.ArrowInvalid as error:
+                found = find(rest, str(error))
+                reasons |= found if good is None else {good[index]: reason for index, reason in found.items()}
+        if reasons:
+            raise _BadPiece(reasons)
+        return table
 
-    def _problem(self, entry: pa.Array) -> str:
-        if _first_that_is_no_object(entry) is not None:
-            return "it is no JSON object, or nested too deeply"
-        try:
-            self._parse(entry)
-        except pa.ArrowInvalid as error:
-            return str(error)
-        return "it holds more than one JSON object"
+    def _find_wrong_kinds(self, entries: pa.Array, _reason: str) -> dict[int, str]:
+        return find_wrong_kinds((entry.as_py() for entry in entries), self.schema)
+
+    def _search(self, entries: pa.Array, reason: str) -> dict[int, str]:
+        """The entries that cannot be parsed; there is one. An entry is bad on its own account, never by others."""
+
+        def attempt(part: range) -> str | None:
+            try:
+                self._parse(entries[part.start : part.stop])
+            except pa.ArrowInvalid as error:
+                return str(error)
+            return None
+
+        return find_bad(attempt, len(entries), reason)
 
     def _parse(self, entries: pa.Array) -> pa.Table:
         """The rows of entries of which each begins and ends as an object does.
@@ -167,26 +169,46 @@ class JsonLines:
             parse_options=pj.ParseOptions(explicit_schema=self.schema, unexpected_field_behavior="ignore"),
         )
         if table.num_rows != len(entries):
-            raise pa.ArrowInvalid(f"{len(entries)} entries hold {table.num_rows} JSON values")
+            raise pa.ArrowInvalid(f"{table.num_rows} JSON objects in {len(entries)} entries")
         table.validate(full=True)  # the parser takes any bytes for text
         return pa.table([table[name] for name in self.schema.names], schema=self.schema)
 
 
-def _first_that_is_no_object(entries: pa.Array) -> int | None:
-    """The first entry that does not begin and end as an object does, or that could exhaust the parser's stack.
+def _check_readable(field: pa.Field) -> None:
+    for kind in _kinds_in(field.type):
+        if pa.types.is_temporal(kind) and not pa.types.is_timestamp(kind):
+            raise InvalidInput(
+                f"column {field.name}: JSON text is not read into {kind}: use string, or timestamp[us, tz=UTC]"
+            )
+    try:
+        pj.read_json(pa.BufferReader(b"{}"), parse_options=pj.ParseOptions(explicit_schema=pa.schema([field])))
+    except pa.ArrowInvalid:
+        pass  # it must not be null
+    except pa.ArrowNotImplementedError as error:
+        raise InvalidInput(f"column {field.name}: {error}; JSON is read into other types, such as string") from None
+
+
+def _kinds_in(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """The type, and the types of everything in it."""
+    yield kind
+    for index in range(kind.num_fields):
+        yield from _kinds_in(kind.field(index).type)
+
+
+def _find_no_objects(entries: pa.Array) -> list[int]:
+    """The entries that do not begin and end as an object does, or that could exhaust the parser's stack.
 
     Arrow's parser dies of a `null` at the start of a text and of brackets nested some ten thousand deep.
     """
+    found: list[int] = []
     if not pc.all(pc.and_(pc.starts_with(entries, b"{"), pc.ends_with(entries, b"}"))).as_py():
-        wrong = pc.index(pc.match_substring_regex(entries, _ONE_OBJECT), value=False).as_py()
-        if wrong >= 0:
-            return int(wrong)
+        found = pc.indices_nonzero(pc.invert(pc.match_substring_regex(entries, _ONE_OBJECT))).to_pylist()
     for index in pc.indices_nonzero(pc.greater(pc.binary_length(entries), _DEEP_BYTES)).to_pylist():
         entry = entries[index : index + 1]
         openings = pc.add(pc.count_substring(entry, b"{"), pc.count_substring(entry, b"["))[0].as_py()
         if openings > _DEEP_BYTES and not _is_shallow(entry[0].as_py()):
-            return int(index)
-    return None
+            found.append(index)
+    return sorted(set(found))
 
 
 def _is_shallow(entry: bytes) -> bool:
@@ -201,15 +223,31 @@ def _is_shallow(entry: bytes) -> bool:
 
 def _pieces(batch: Batch, size: int) -> Iterator[pa.Array]:
     """The entries in pieces of about `size` bytes, with offsets that a joined text cannot overflow."""
-    for chunk in batch.decoded.chunks:
+    for chunk in batch.chunks:
         rows = max(1, len(chunk) * size // max(1, chunk.nbytes))
         for start in range(0, len(chunk), rows):
             yield chunk[start : start + rows].cast(pa.large_binary())
 
 
-def _bad_entry(batch: Batch, index: int, problem: str) -> BadEntry:
-    where = f"batch {batch.sequence}, entry {index} of {batch.location}"
-    return BadEntry(f"{where}, {problem[:300]}", sequence=batch.sequence, index=index)
+class _BadPiece(Exception):
+    def __init__(self, reasons: dict[int, str]) -> None:
+        self.reasons = reasons
+
+
+def _bad_entries(batch: Batch, reasons: dict[int, str]) -> BadEntry:
+    reasons = {index: reason[:_LONGEST_REASON] for index, reason in sorted(reasons.items())}
+    index = next(iter(reasons))
+    stored = index if batch.kept is None else batch.kept[index].as_py()
+    message = f"batch {batch.sequence}, entry {stored} of {batch.location}, is not what was expected: {reasons[index]}"
+    return BadEntry(message, sequence=batch.sequence, index=index, reasons=reasons)
+
+
+def _most_common(schemas: list[pa.Schema]) -> pa.Schema | None:
+    """The schema that most have; the first of them if there are several."""
+    if all(schema.equals(schemas[0]) for schema in schemas):
+        return schemas[0] if schemas else None
+    texts = [schema.to_string(show_field_metadata=False, show_schema_metadata=False) for schema in schemas]
+    return schemas[texts.index(Counter(texts).most_common(1)[0][0])]
 
 
 def _summary(schema: pa.Schema) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base.checks import check_whole
 from forebay.buffer.base.errors import InvalidInput, Unsupported
+from forebay.buffer.base.install import install_hint
 from forebay.buffer.base.lifecycle import Closing, shows_unopened
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def serve_metrics(port: int, host: str = "127.0.0.1") -> MetricsServer:
         from opentelemetry.exporter import prometheus as _exporter  # noqa: F401, PLC0415 - an extra
         from prometheus_client import start_http_server  # noqa: PLC0415
     except ImportError as error:
-        raise Unsupported('serving metrics needs the extra `metrics`: pip install "forebay[metrics]"') from error
+        raise Unsupported(f"serving metrics needs the extra `metrics`: {install_hint('metrics')}") from error
     try:
         server, thread = start_http_server(port, host)
     except OSError as error:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock, system_random
 from forebay.buffer.base.errors import Fenced, ForebayError, InvalidInput, NotFound
 from forebay.buffer.base.lifecycle import refuse_pickle
-from forebay.buffer.base.waiting import wait_for
+from forebay.buffer.base.waiting import POLL_FLOOR, wait_for
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.read.fetch import Batch
 from forebay.runtime import progress
 from forebay.runtime.config import RuntimeConfig
-from forebay.runtime.source import Opening, Source
+from forebay.runtime.decoders import stored_rows
 from forebay.runtime.stages.active_source import ActiveSource
+from forebay.runtime.stages.awaited_sources import AwaitedSource, AwaitedSources
+from forebay.runtime.stages.heartbeat import Heartbeat
 from forebay.runtime.stages.pipeline import Pipeline
 from forebay.runtime.stages.source_reader import SourceReader
-from forebay.runtime.stages.unwritten_sources import SourceProbe, UnwrittenSources
 from forebay.runtime.status import RuntimeStatus, SourceStatus, StageStatus
 
 if TYPE_CHECKING:
@@ -29,13 +31,25 @@ if TYPE_CHECKING:
     from forebay.buffer.producer import Producer
     from forebay.buffer.store import StoreUrl
     from forebay.runtime.contract import Decoder, Sink
+    from forebay.runtime.source import Source
 
 _log = logging.getLogger("forebay.runtime")
 
 _LAST_ACK_SECONDS: Final = 10.0
-"""How long the last acknowledgements of a stop may take, beyond the drain."""
+"""How long the last acknowledgements of a stop may take, beyond the drain; and a source that is being opened."""
 _RESERVED_FOR_EACH_RAW_BYTE: Final = 3
 """At most: object, block and entries of a batch that is being decoded."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _OpenSource:
+    """A source that takes part."""
+
+    given: StoreUrl | Source | Consumer
+    active: list[ActiveSource]
+    """One for each buffer that it stands for."""
+    heartbeat: Heartbeat
+    """Of the first of them, whose cursor is the lease of the group."""
 
 
 class Runtime:
@@ -44,12 +58,14 @@ class Runtime:
     Args:
         sources: buffers or topics, each a URL (for the unnamed consumer), a `Source`, or a `Consumer` that nobody has
             read from yet, which stays the caller's to close. If nothing was ever written to a source, the
-            runtime waits for it, creates nothing, and logs a warning with its URL every minute.
+            runtime waits for it, creates nothing, and logs a warning with its URL every minute. If another process
+            has the group of a source, the runtime waits as a standby until that process is gone.
         sink: where rows go; the caller's to close.
         config: how much is done at once, and within which memory.
-        decoder: what makes rows of a batch; by default one row an entry, as `Batch.records`.
-        dead_letters: a producer, the caller's to close, of the buffer that takes batches that cannot be committed.
-            Without one, such a batch halts the runtime.
+        decoder: what makes rows of a batch; by default one row an entry, as `Batch.records`, and the rows of a typed
+            batch as they are. A decoder of bytes on a typed buffer stops the runtime.
+        dead_letters: a producer, the caller's to close, of the buffer that takes entries that cannot be committed.
+            Without one, such an entry halts the runtime.
         events: an audit trail, which is told when a source is resumed, of every dead letter, and when a fence or
             anything else halts the runtime: one append each. None tells nobody.
         clock: where time comes from.
@@ -62,7 +78,7 @@ class Runtime:
         sink: Sink,
         config: RuntimeConfig | None = None,
         *,
-        decoder: Decoder = Batch.records,
+        decoder: Decoder = stored_rows,
         dead_letters: Producer | None = None,
         events: AuditTrail | None = None,
         clock: Clock | None = None,
@@ -83,8 +99,9 @@ class Runtime:
             sink, self.config, decoder, dead_letters, events, clock=self._clock, random=self._random
         )
         self._given = list(sources)
-        self._opened: list[tuple[StoreUrl | Source | Consumer, list[ActiveSource]]] = []
-        self._unwritten = UnwrittenSources(self._pipeline, self._goes_on, self._join_written)
+        self._opened: list[_OpenSource] = []
+        self._awaited = AwaitedSources(self._pipeline, self._goes_on, self._look)
+        self._opening = 0
         self._until_caught_up = False
         self._state = "new"
         self._drain_until: float | None = None
@@ -94,11 +111,13 @@ class Runtime:
 
         Args:
             until_caught_up: end when all that was in the sources at the beginning is committed and acknowledged. A
-                source that was never written to is then an error.
+                source that was never written to is then an error, and so is a group whose owner lives. From an owner
+                that is gone it takes over, after 30 seconds without a sign of life.
             show_progress: a live view if there is a terminal and `rich`, lines in the log `forebay.runtime` if not.
 
         Raises:
-            Fenced: another process has taken over a source. Nothing was acknowledged since.
+            Fenced: another process has taken over a source, and nothing was acknowledged since. With
+                `until_caught_up`, also if another process has the group of a source and lives.
             Halted: a batch or the sink needs somebody to act. All that was committed before is acknowledged.
             NotFound: with `until_caught_up`, nothing was ever written to a source.
         """
@@ -110,10 +129,10 @@ class Runtime:
                 self._state = "running"
         try:
             self._pipeline.start()
-            for source in self._given:
-                if not self._join(source):
-                    break  # it was stopped meanwhile
             with progress.show(self.status, self._clock, wanted=show_progress) as shown:
+                for source in self._given:
+                    if not self._join(source):
+                        break  # it was stopped meanwhile
                 self._wait(shown)
         except BaseException as error:  # noqa: BLE001 - raised again below, after everything was let go
             self._pipeline.fail(error)
@@ -126,10 +145,11 @@ class Runtime:
     def stop(self, drain: float | None = None) -> None:
         """Ask the runtime to stop, and return at once: `run` returns when it has.
 
-        It may be called from any thread, and from a signal handler.
+        Nothing more is read. What is under way is committed, and also what waits for more to combine. This may be
+        called from any thread, and from a signal handler.
 
         Args:
-            drain: how many seconds commits that are under way may take to end; by default, `drain_seconds`.
+            drain: how many seconds these commits may take; by default, `drain_seconds`.
         """
         seconds = self._drain_seconds(drain)
         with self._pipeline.lock:
@@ -165,20 +185,19 @@ class Runtime:
         """
         seconds = self._drain_seconds(drain)
         with self._pipeline.lock:
-            if self._unwritten.forget(source):
+            if self._awaited.forget(source):
                 return
-            found = next((item for item in self._opened if item[0] is source or item[0] == source), None)
+            found = next((item for item in self._opened if item.given is source or item.given == source), None)
             if found is None:
                 raise InvalidInput(f"{getattr(source, 'url', source)} is not a source of this runtime")
             self._opened.remove(found)
-            _source, active = found
-            for one in active:
+            for one in found.active:
                 one.leave()
-            self._wait_for(active, self._clock.monotonic() + seconds)
-            for one in active:
+            self._wait_for(found.active, self._clock.monotonic() + seconds)
+            for one in found.active:
                 one.end()
-            self._wait_for(active, self._clock.monotonic() + _LAST_ACK_SECONDS)
-        self._let_go(*found)
+            self._wait_for(found.active, self._clock.monotonic() + _LAST_ACK_SECONDS)
+        _let_go(found)
 
     def status(self) -> RuntimeStatus:
         """Return what the runtime is doing, without asking the store."""
@@ -187,11 +206,8 @@ class Runtime:
             return RuntimeStatus(
                 state=self._state,
                 sources=(
-                    *(_describe(one) for _source, active in self._opened for one in active),
-                    *(
-                        SourceStatus(probe.url, probe.group, waits_for="nothing was ever written to it")
-                        for probe in self._unwritten.sources
-                    ),
+                    *(_describe(one) for opened in self._opened for one in opened.active),
+                    *(SourceStatus(one.url, one.group, waits_for=one.waits_for) for one in self._awaited.sources),
                 ),
                 stages=tuple(
                     StageStatus(stage.name, stage.threads, stage.busy, len(stage))
@@ -215,66 +231,76 @@ class Runtime:
         return self._state == "running" and self._pipeline.failure is None
 
     def _join(self, source: StoreUrl | Source | Consumer) -> bool:
-        """Open a source and let it take part, now or once it is there, unless the runtime is about to end."""
+        """Open a source and let it take part, now or once it can be read, unless the runtime is about to end."""
         if self._state != "running":
             return False
-        probe = SourceProbe(source, self._clock)
-        self._check_new([(probe.url, probe.group)])
+        awaited = AwaitedSource(source, self._clock)
+        self._check_new(awaited)
+        joined = self._look(awaited, POLL_FLOOR)
+        if joined is None:
+            self._awaited.add(awaited)
+        return joined is not False
+
+    def _look(self, awaited: AwaitedSource, pause: float) -> bool | None:
+        """Let a source take part if it can be read now.
+
+        Returns None if it has to be waited for, and False if the runtime is about to end.
+        """
         try:
             # guard: create nothing where nothing was written
-            if not (self._until_caught_up and isinstance(source, Consumer)):
-                probe.check_written()
+            if not (self._until_caught_up and isinstance(awaited.given, Consumer)):
+                awaited.check_written()
         except NotFound as error:
             if error.bucket or self._until_caught_up:
                 raise
-            self._unwritten.add(probe)
-            return True
-        return self._open(source, source)
-
-    def _join_written(self, probe: SourceProbe) -> None:
-        """Open a source that was waited for, unless it was removed meanwhile."""
+            awaited.wait_for_write()
+            return None
+        self._check_new(awaited)
+        if not awaited.check_free(pause, may_wait=not self._until_caught_up):
+            return None
         with self._pipeline.lock:
-            if probe not in self._unwritten.sources:
-                return
-        joined = self._open(probe.given, probe.written_late(), probe)
-        with self._pipeline.lock:
-            is_wanted = self._unwritten.forget(probe.given)
-        if joined and not is_wanted:
-            self.remove(probe.given)
+            if not self._goes_on():
+                return False
+            self._opening += 1
+        try:
+            return self._open(awaited)
+        finally:
+            with self._pipeline.lock:
+                self._opening -= 1
+                self._pipeline.changed.notify_all()
 
-    def _open(
-        self,
-        given: StoreUrl | Source | Consumer,
-        source: StoreUrl | Source | Consumer,
-        joining: SourceProbe | None = None,
-    ) -> bool:
-        """Open a source that is there, and let it take part under the name it was given by."""
-        if isinstance(source, Consumer):
-            consumers = [source]
-        else:
-            opening = Opening(source if isinstance(source, Source) else Source(source))
-            self._check_new(opening.readers, joining)
-            consumers = opening.open(clock=self._clock, random=self._random)
+    def _open(self, awaited: AwaitedSource) -> bool | None:
+        """Open a source that is there and has no owner, and let it take part under the name it was given by."""
+        heartbeat = Heartbeat(self._clock, self._pipeline.fail)
+        with ExitStack() as stopping:
+            stopping.callback(heartbeat.stop)
+            consumers = awaited.open(heartbeat.start, clock=self._clock, random=self._random)
+            if consumers is None:
+                return None
+            stopping.pop_all()
         active = [ActiveSource(found, self.config, self._pipeline.lock, self._clock) for found in consumers]
+        opened = _OpenSource(awaited.given, active, heartbeat)
         with self._pipeline.lock:
-            joins = self._goes_on()
+            was_removed = awaited.waits_for != "" and not self._awaited.forget(awaited.given)
+            joins = self._goes_on() and not was_removed
             if joins:
-                self._opened.append((given, active))
+                self._opened.append(opened)
                 for one in active:
                     self._pipeline.join(one)
                     SourceReader(one, self._pipeline, until_caught_up=self._until_caught_up).start()
         if not joins:
-            self._let_go(given, active)
+            _let_go(opened)
         elif self._events is not None:
             for found in consumers:
                 self._events.record("runtime.resumed", found.url, group=found.reader.group, after=found.acked)
         return joins
 
-    def _check_new(self, readers: list[tuple[str, str]], joining: SourceProbe | None = None) -> None:
+    def _check_new(self, awaited: AwaitedSource) -> None:
         """Raise if a source is read already, which would fence ourselves, or takes what we cannot use of it."""
+        readers = awaited.readers
         with self._pipeline.lock:
-            known = {(one.url, one.reader.group) for _source, active in self._opened for one in active}
-            known.update((probe.url, probe.group) for probe in self._unwritten.sources if probe is not joining)
+            known = {(one.url, one.reader.group) for opened in self._opened for one in opened.active}
+            known.update(reader for other in self._awaited.sources if other is not awaited for reader in other.readers)
         twice = known.intersection(readers)
         if twice:
             raise InvalidInput(f"{min(twice)[0]} is read by this runtime already, for the same reader")
@@ -303,7 +329,7 @@ class Runtime:
             return True
         if self._drain_until is not None:
             return not self._pipeline.sources or self._clock.monotonic() >= self._drain_until
-        return self._until_caught_up and not self._pipeline.sources
+        return self._until_caught_up and not self._pipeline.sources and not self._awaited.sources
 
     def _end(self) -> None:
         """Let commits that are under way end, acknowledge what is done, and let everything go."""
@@ -320,9 +346,13 @@ class Runtime:
             pipeline.committing.stop()
             if pipeline.committing.busy:
                 _log.warning("%d commits did not end in time, and may still arrive", pipeline.committing.busy)
+            # What is being opened finds that the runtime is about to end, and lets go of the group again.
+            wait_for(
+                self._clock, pipeline.changed, lambda: not self._opening, self._clock.monotonic() + _LAST_ACK_SECONDS
+            )
             self._state = "stopped" if pipeline.failure is None else "failed"
-        for given, active in self._opened:
-            self._let_go(given, active)
+        for opened in self._opened:
+            _let_go(opened)
 
     def _tell_failure(self, failure: BaseException) -> None:
         if self._events is None:
@@ -336,14 +366,17 @@ class Runtime:
     def _wait_for(self, active: list[ActiveSource], deadline: float) -> None:
         wait_for(self._clock, self._pipeline.changed, lambda: all(one.over for one in active), deadline)
 
-    def _let_go(self, given: StoreUrl | Source | Consumer, active: list[ActiveSource]) -> None:
-        if isinstance(given, Consumer):
-            return  # the caller's
-        for one in active:
-            try:
-                one.consumer.close()
-            except ForebayError as error:
-                _log.warning("%s: letting go failed: %s", one.url, error)
+
+def _let_go(opened: _OpenSource) -> None:
+    opened.heartbeat.stop()
+    if isinstance(opened.given, Consumer):
+        return  # the caller's
+    # guard: release the lease of a group last
+    for one in reversed(opened.active):
+        try:
+            one.consumer.close()
+        except ForebayError as error:
+            _log.warning("%s: letting go failed: %s", one.url, error)
 
 
 def _describe(source: ActiveSource) -> SourceStatus:
@@ -356,6 +389,8 @@ def _describe(source: ActiveSource) -> SourceStatus:
         lag_seconds=source.lag_seconds,
         batches=source.batches,
         bytes=source.bytes,
+        found_entries=source.found_entries,
+        fetched_rows=source.fetched_rows,
         commits=source.commits,
         rows=source.rows,
         bytes_read=source.bytes_read,

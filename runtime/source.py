@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.either.dispatch import is_topic
-from forebay.buffer.store import StoreUrl, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.options import seal, unseal
 from forebay.buffer.topic import Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from datetime import datetime
 
     from forebay.buffer.base.clock import Clock, Random
+    from forebay.buffer.groups import CursorState
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +36,19 @@ class Source:
     """Of a topic, those to read, so that several processes can share it. None is all that are there at the opening."""
     storage_options: Mapping[str, Any] | None = field(default=None, repr=False)
     """Credentials, endpoint and client of the store."""
+    takeover: bool = False
+    """Take the group from its owner at once, which gets `Fenced`. By default the runtime waits until the owner is gone:
+    it closed, or gave no sign of life for 30 seconds. The unnamed consumer always takes over."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # As a store's handle does: no credential can be read off a pickle by eye.
         options = None if self.storage_options is None else seal(dict(self.storage_options))
-        return _unpickle, (self.url, self.group, self.from_, self.partitions, options)
+        return _unpickle, (self.url, self.group, self.from_, self.partitions, self.takeover, options)
 
 
 def _unpickle(url: StoreUrl, *rest: Any) -> Source:
-    group, from_, partitions, sealed = rest
-    return Source(url, group, from_, partitions, None if sealed is None else unseal(sealed))
+    group, from_, partitions, takeover, sealed = rest
+    return Source(url, group, from_, partitions, None if sealed is None else unseal(sealed), takeover)
 
 
 class Opening:
@@ -55,30 +59,63 @@ class Opening:
         self._group = source.group
         self._from = source.from_
         self._stores = [store]
+        self._topic: Topic | None = None
         if source.partitions is not None or is_topic(store):
-            self._choose_partitions(Topic(store), source)
+            self._topic = Topic(store)
+            self._choose_partitions(self._topic, source.partitions)
 
-    def _choose_partitions(self, topic: Topic, source: Source) -> None:
+    def _choose_partitions(self, topic: Topic, wanted: Collection[int] | None) -> None:
         everyone = range(topic.partitions)
-        numbers = everyone if source.partitions is None else sorted(set(source.partitions))
-        if not numbers or not set(numbers) <= set(everyone):
-            raise InvalidInput(f"{topic.url} has partitions 0 to {topic.partitions - 1}; asked for {list(numbers)}")
-        if source.group is not None:
-            # Everywhere, also where another process reads: until then the collector may trim there.
-            start = "earliest" if source.from_ is None else source.from_
-            self._from = topic.register_group(source.group, start, apart_from=numbers)
-        self._stores = [topic.partition(number) for number in numbers]
+        self._numbers: Collection[int] = everyone if wanted is None else sorted(set(wanted))
+        if not self._numbers or not set(self._numbers) <= set(everyone):
+            raise InvalidInput(
+                f"{topic.url} has partitions 0 to {topic.partitions - 1}; asked for {list(self._numbers)}"
+            )
+        self._stores = [topic.partition(number) for number in self._numbers]
 
     @property
     def readers(self) -> list[tuple[str, str]]:
         """The URL of each buffer, and the group."""
         return [(store.url, self._group or "") for store in self._stores]
 
-    def open(self, *, clock: Clock, random: Random) -> list[Consumer]:
-        """Return a consumer for each buffer; each takes over from the one before."""
+    @property
+    def lease(self) -> ObjectStore:
+        """The buffer whose cursor is the lease of the whole group: the first one."""
+        return self._stores[0]
+
+    def open(
+        self,
+        claimed: Callable[[Consumer], None],
+        check_claim: Callable[[CursorState], None] | None,
+        *,
+        clock: Clock,
+        random: Random,
+    ) -> list[Consumer]:
+        """Return a consumer for each buffer; each takes over from the one before.
+
+        Args:
+            claimed: called with the first consumer, whose cursor is the lease, before the others are opened.
+            check_claim: may refuse the claim of the lease, as for `Consumer`.
+            clock: where time comes from.
+            random: what ids and pauses are drawn from.
+
+        Raises:
+            Fenced: `check_claim` refused, or another process has claimed the lease meanwhile.
+        """
+        start = self._from
+        if self._topic is not None and self._group is not None:
+            # Everywhere, also where another process reads: until then the collector may trim there.
+            place = "earliest" if start is None else start
+            start = self._topic.register_group(self._group, place, apart_from=self._numbers)
         # The pipeline has its own retries, and shows what it waits for.
-        open_one = partial(Consumer, group=self._group, from_=self._from, retry_timeout=0, clock=clock, random=random)
-        with ExitStack() as closing:
-            opened = [closing.enter_context(open_one(store)) for store in self._stores]
+        open_one = partial(Consumer, group=self._group, from_=start, retry_timeout=0, clock=clock, random=random)
+        with ExitStack() as closing:  # it closes the first one last
+            first = closing.enter_context(open_one(self.lease, check_claim=check_claim))
+            claimed(first)  # guard: start the heartbeat before other partitions are claimed
+
+            def still_ours(_found: CursorState) -> None:
+                first.check_owned()  # guard: claim other partitions only while the lease is ours
+
+            others = [closing.enter_context(open_one(store, check_claim=still_ours)) for store in self._stores[1:]]
             closing.pop_all()
-        return opened
+        return [first, *others]

@@ -36,8 +36,13 @@ class SourceStatus:
     """Batches under way."""
     bytes: int = 0
     """Memory that they take."""
+    found_entries: int = 0
+    """Entries of the batches found in the manifest, fetched or not; batches of version 1 tell no number."""
+    fetched_rows: int = 0
+    """Rows fetched and decoded, committed or not."""
     commits: int = 0
     rows: int = 0
+    """Rows committed."""
     bytes_read: int = 0
     """Before compression."""
     dead_letters: int = 0
@@ -66,6 +71,16 @@ class RuntimeStatus:
     def commits(self) -> int:
         """Commits of all sources so far."""
         return sum(source.commits for source in self.sources)
+
+    @property
+    def found_entries(self) -> int:
+        """Entries of the batches found in all manifests so far, fetched or not."""
+        return sum(source.found_entries for source in self.sources)
+
+    @property
+    def fetched_rows(self) -> int:
+        """Rows fetched and decoded of all sources so far, committed or not."""
+        return sum(source.fetched_rows for source in self.sources)
 
     @property
     def rows(self) -> int:

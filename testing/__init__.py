@@ -1,12 +1,13 @@
-"""Fakes for tests of forebay and of programs that use it: stores that fail or throttle, a clock that a test moves.
+"""Fakes for tests of forebay and of programs that use it: stores that fail, throttle or wait, a clock to move by hand.
 
-Builds on `forebay.buffer` and `forebay.runtime`; no other folder imports it.
+Builds on `forebay.buffer` and `forebay.runtime`; only `forebay.cli` imports it, for `forebay dev`.
 """
 
 from __future__ import annotations
 
 from forebay.testing.clock import ManualClock
 from forebay.testing.faults import WRITE_FAULTS, Crash, Fault, FaultyStore
+from forebay.testing.slow import SlowStore
 from forebay.testing.throttled import ThrottledStore
 
-__all__ = ["WRITE_FAULTS", "Crash", "Fault", "FaultyStore", "ManualClock", "ThrottledStore"]
+__all__ = ["WRITE_FAULTS", "Crash", "Fault", "FaultyStore", "ManualClock", "SlowStore", "ThrottledStore"]

@@ -71,7 +71,7 @@ class LedgerSink(Sink):
             self._open = True
             self._changed.notify_all()
 
-    def wait_for_calls(self, count: int, timeout: float = 30.0) -> bool:
+    def wait_for_calls(self, count: int, timeout: float = 600.0) -> bool:
         """Wait until `commit` was called so often in all, and return whether it was."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self.calls) >= count, timeout)

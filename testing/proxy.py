@@ -39,6 +39,8 @@ class _Listener:
         self._closed = False
         self.requests: list[str] = []
         """Every request line that arrived, such as `GET /bucket/key HTTP/1.1`."""
+        self.heads: list[str] = []
+        """The request lines with their headers."""
         self.endpoint_url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __enter__(self) -> Self:
@@ -67,6 +69,10 @@ class _Listener:
     def _serve(self, client: socket.socket) -> None:
         raise NotImplementedError
 
+    def _note(self, head: bytes) -> None:
+        self.requests.append(_first_line(head))
+        self.heads.append(head.decode("latin-1"))
+
 
 class CannedServer(_Listener):
     """Gives the same answer to every request, whatever it is, or with None takes requests and never answers."""
@@ -79,7 +85,7 @@ class CannedServer(_Listener):
         incoming = client.makefile("rb")
         while head := _read_request_head(incoming, client):
             _read_body(incoming, head)
-            self.requests.append(_first_line(head))
+            self._note(head)
             if self._answer is not None:
                 whole, end = self._answer, self._answer.find(b"\r\n\r\n") + 4
                 client.sendall(whole[:end] if head.startswith(b"HEAD ") else whole)
@@ -99,6 +105,8 @@ class FaultProxy(_Listener):
         target = urlsplit(endpoint_url)
         self._target = (target.hostname or "", target.port or 80)
         self.choose = choose
+        self.answered: list[str] = []
+        """Every request line that the server has answered, whether or not the client heard of it."""
 
     def _serve(self, client: socket.socket) -> None:
         with socket.create_connection(self._target) as server:
@@ -106,7 +114,7 @@ class FaultProxy(_Listener):
             while head := _read_request_head(incoming, client):
                 line = _first_line(head)
                 fault = self.choose(line)
-                self.requests.append(line)
+                self._note(head)
                 if fault is Fault.CUT_BEFORE_REQUEST:
                     return
                 body = _read_body(incoming, head)
@@ -117,7 +125,9 @@ class FaultProxy(_Listener):
                     return
                 server.sendall(head + body)
                 answer = _read_head(outgoing)
-                if not _hand_over(client, answer + _read_body(outgoing, answer, line), fault):
+                answer += _read_body(outgoing, answer, line)
+                self.answered.append(line)
+                if not _hand_over(client, answer, fault):
                     return
 
 

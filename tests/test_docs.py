@@ -7,19 +7,20 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import pytest
 
 from forebay.cli import cli
-from forebay.testing.servers import MotoServer
 
-sys.path.append(str(Path(__file__).parent))  # what runs a page is a program of its own, too
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import cost
-from run_page import ENDPOINT, FENCE, fences, is_program
+from dev_server import DevServer
+from run_page import FENCE, fences, is_program
 
 TOP = Path(__file__).parent.parent
 RUNNER = Path(__file__).with_name("run_page.py")
@@ -31,31 +32,45 @@ def name_of(path: Path) -> str:
     return path.relative_to(TOP).as_posix()
 
 
-def run(page: Path, folder: Path, endpoint: str = "") -> str:
+def read_in_order() -> list[Path]:
+    """The pages that can be run, in the order in which a person reads them: the README, then as in the index."""
+    index = TOP / "docs" / "README.md"
+    linked = [index.parent / target for target in re.findall(r"\]\((\w[\w-]*\.md)\)", index.read_text())]
+    return [page for page in dict.fromkeys([TOP / "README.md", *linked, *PAGES]) if page in PAGES]
+
+
+class Reader(NamedTuple):
+    """A person who reads one page after the other, in one folder, beside one `forebay dev`."""
+
+    folder: Path
+    settings: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    with DevServer(tmp_path_factory.mktemp("server")) as server:
+        yield Reader(tmp_path_factory.mktemp("folder"), server.environment)
+
+
+def run(page: Path, folder: Path, settings: Mapping[str, str] | None = None) -> str:
     # For the page that starts Spark: a JVM that is there fast, and on this machine alone.
     environment = {
         "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "SPARK_CONF_DIR": str(Path(__file__).parent / "runtime" / "spark" / "conf"),
-        "SPARK_AUTH_SOCKET_TIMEOUT": "600",
         "SPARK_LOCAL_IP": "127.0.0.1",
         **os.environ,
+        **(settings or {}),
     }
     done = subprocess.run(
-        [sys.executable, str(RUNNER), str(page), endpoint],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=280, check=False,
+        [sys.executable, str(RUNNER), str(page)],
+        cwd=folder, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_page_runs_as_printed(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    endpoint = ""
-    if ENDPOINT in page.read_text():
-        server: MotoServer = request.getfixturevalue("moto")
-        server.create_bucket("lake")
-        endpoint = server.endpoint_url
-    shown = run(page, tmp_path, endpoint)
+@pytest.mark.parametrize("page", read_in_order(), ids=name_of)
+def test_page_runs_as_printed_after_those_before_it_in_the_same_bucket_and_folder(page: Path, reader: Reader) -> None:
+    shown = run(page, reader.folder, reader.settings)
     if page == TOP / "README.md":
         assert shown.splitlines()[:2] == ["""0 b'{"page": "/"}'""", """0 b'{"page": "/cart"}'"""]
 
@@ -148,7 +163,7 @@ def unknown_in(words: list[str], command: click.Command) -> str | None:
             return None
         if word.startswith("--") and word.partition("=")[0] not in options:
             return word
-        if isinstance(command, click.Group) and word.isalpha() and word.islower():
+        if isinstance(command, click.Group) and re.fullmatch("[a-z]+(-[a-z]+)*", word):
             found = command.get_command(context, word)
             return word if found is None else unknown_in(words[place + 1 :], found)
     return None

@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from patience import PATIENCE
 
 from forebay import Consumer
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def run(name: str, *arguments: str, stdin: bytes = b"", timeout: float = 110) -> str:
+def run(name: str, *arguments: str, stdin: bytes = b"") -> str:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
-        input=stdin, capture_output=True, timeout=timeout, check=False,
+        input=stdin, capture_output=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
@@ -57,7 +58,7 @@ def test_web_service_answers_when_the_event_is_durable_and_stops_cleanly(url: st
 
         def post(body: bytes) -> int:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/events", data=body, timeout=60) as answer:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/events", data=body, timeout=PATIENCE) as answer:
                     return int(answer.status)
             except urllib.error.HTTPError as refused:
                 return refused.code
@@ -67,7 +68,7 @@ def test_web_service_answers_when_the_event_is_durable_and_stops_cleanly(url: st
         assert statuses == [202] * 40
         service.send_signal(signal.SIGTERM)
         assert "everything is stored" in service.stdout.read()
-        assert service.wait(timeout=60) == 0
+        assert service.wait() == 0
     finally:
         service.kill()
         service.wait()

@@ -30,8 +30,8 @@ LAYERS = [
     "forebay.runtime",
     "forebay.runtime.spark",
     "forebay.ui",
-    "forebay",
     "forebay.testing",
+    "forebay",
 ]
 EXCEPTIONS = {
     "forebay.buffer.consumer": {"forebay.gc"},

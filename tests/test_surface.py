@@ -29,6 +29,7 @@ def test_public_names_are_these_and_no_others() -> None:
         "NotReady",
         "Producer",
         "ProducerLimits",
+        "ReadAhead",
         "StoreError",
         "Timeout",
         "Trimmed",

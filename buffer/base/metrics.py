@@ -27,7 +27,7 @@
 | `forebay.runtime.commits` | counter | `{commit}` | tries of a commit, by `answer` |
 | `forebay.runtime.commit.duration` | histogram | `s` | one try of a commit by the sink |
 | `forebay.runtime.rows` | counter | `{row}` | rows committed |
-| `forebay.runtime.dead_letters` | counter | `{batch}` | batches put aside as dead letters |
+| `forebay.runtime.dead_letters` | counter | `{letter}` | dead letters: entries of a batch put aside for one reason |
 | `forebay.runtime.ack.duration` | histogram | `s` | one acknowledgement by the runtime |
 | `forebay.runtime.lag.batches` | gauge | `{batch}` | batches of a source that are not committed, as last seen |
 | `forebay.runtime.lag.seconds` | gauge | `s` | age of the oldest of them that was read |
@@ -75,7 +75,7 @@ runtime_waiting = _meter.create_counter("forebay.runtime.waiting", "s")
 runtime_commits = _meter.create_counter("forebay.runtime.commits", "{commit}")
 runtime_commit_duration = _meter.create_histogram("forebay.runtime.commit.duration", "s")
 runtime_rows = _meter.create_counter("forebay.runtime.rows", "{row}")
-runtime_dead_letters = _meter.create_counter("forebay.runtime.dead_letters", "{batch}")
+runtime_dead_letters = _meter.create_counter("forebay.runtime.dead_letters", "{letter}")
 runtime_ack_duration = _meter.create_histogram("forebay.runtime.ack.duration", "s")
 runtime_lag_batches = _meter.create_gauge("forebay.runtime.lag.batches", "{batch}")
 runtime_lag_seconds = _meter.create_gauge("forebay.runtime.lag.seconds", "s")

@@ -28,7 +28,8 @@ def wait_for(clock: Clock, condition: Condition, is_met: Callable[[], object], d
     As `Condition.wait_for`, but takes the condition's lock itself, and the time from `clock`. `is_met` is called under
     the lock; the code that makes it true notifies the condition. None means no limit.
     """
-    with condition:
+    # The lock itself: in the condition's own `with`, which is Python, an interrupt could leave the lock taken.
+    with condition._lock:  # type: ignore[attr-defined]  # noqa: SLF001
         while not is_met() and clock.wait_until(condition, deadline):
             pass
         return bool(is_met())

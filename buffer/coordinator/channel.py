@@ -10,12 +10,23 @@ from forebay.buffer.base.errors import Backpressure, InvalidInput, Timeout
 from forebay.buffer.base.waiting import deadline_in
 from forebay.buffer.coordinator.delta import ResultT, WriteT
 from forebay.buffer.coordinator.handle import WriteHandle
+from forebay.buffer.coordinator.room import LoopWaker
 from forebay.buffer.coordinator.state import ChannelState
 
 if TYPE_CHECKING:
     from threading import Condition
 
+    from forebay.buffer.coordinator.room import Room
     from forebay.buffer.coordinator.state import CoordinatorState
+
+
+class _Place:
+    """The place of a coroutine's write in the line for the cost bound."""
+
+    __slots__ = ("in_line",)
+
+    def __init__(self) -> None:
+        self.in_line = False
 
 
 class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
@@ -82,6 +93,87 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
                 state.wake_apply()
         return handle
 
+    async def write_async(
+        self,
+        write: WriteT,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 -- by the coordinator's clock, and the error has the write
+        cost: int = 0,
+    ) -> WriteHandle[ResultT]:
+        """Hand a write in as `write` does, waiting for room without blocking the event loop.
+
+        A call that is cancelled while it waits has handed nothing in. Needs a coordinator that was started: its threads
+        tell when the time is over.
+
+        Raises:
+            Timeout: there was no room in that time; the write is in its `write`.
+            Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
+        """
+        from asyncio import get_running_loop  # noqa: PLC0415 -- a producer in threads alone need not load it
+
+        state = self.state
+        handle = self.handle_type(write, self, state, cost)
+        deadline = deadline_in(state.clock, timeout)
+        place = _Place()
+        try:
+            while True:
+                with state.lock:
+                    state.check_accepting()
+                    room = self._find_room(place, cost)
+                    if room is None:
+                        self._leave_line(place)
+                        self._accept(handle)
+                        return handle  # nothing is awaited in between: who is cancelled has handed nothing in
+                    if deadline is not None and state.clock.monotonic() >= deadline:
+                        raise self._no_room(write, timeout)
+                    waker = LoopWaker(get_running_loop())
+                    room.add(waker)
+                    self._group.apply_thread.wake_at(waker.wake_soon, deadline)
+                try:
+                    await waker.future
+                finally:
+                    with state.lock:
+                        room.discard(waker)
+                        self._group.apply_thread.wake_at(waker.wake_soon, None)
+        finally:
+            with state.lock:
+                self._leave_line(place)  # guard: a cancelled write gives up its place
+
+    def _find_room(self, place: _Place, cost: int) -> Room | None:
+        """Return what a coroutine has to wait for; None if its write may enter now."""
+        group = self._group
+        if not place.in_line:
+            if self.accepted - self.applied >= self._capacity:
+                return self.state.room
+            if self._has_cost_room(cost):
+                return None
+            # As in `_wait_for_room`, the place in the channel is kept meanwhile.
+            self.accepted += 1
+            place.in_line = True
+            group.cost_line.append(place)
+        if group.cost_line[0] is place and (not group.held_cost or group.held_cost + cost <= group.max_cost):
+            return None
+        group.make_room()
+        return group.room
+
+    def _leave_line(self, place: _Place) -> None:
+        if place.in_line:
+            place.in_line = False
+            self.accepted -= 1
+            self._group.cost_line.remove(place)
+            self._group.room.notify_all()
+            self.state.room.notify_all()
+
+    def _accept(self, handle: WriteHandle[ResultT]) -> None:
+        self.accepted += 1
+        self.state.held_cost += handle.cost
+        self._group.held_cost += handle.cost
+        self.state.pending.append(handle)
+        self.state.wake_apply()
+
+    def _no_room(self, write: WriteT, timeout: float | None) -> Timeout:
+        return Timeout(f"{self.state.name}: no room in channel {self.name!r} in {timeout} seconds", write=write)
+
     def _has_cost_room(self, cost: int) -> bool:
         group = self._group
         if cost < 0:
@@ -105,7 +197,7 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
 
         def wait(room: Condition) -> None:
             if deadline is not None and state.clock.monotonic() >= deadline:
-                raise Timeout(f"{state.name}: no room in channel {self.name!r} in {timeout} seconds", write=write)
+                raise self._no_room(write, timeout)
             state.clock.wait_until(room, deadline)
             if state.stopping or state.failure is not None:
                 state.check_accepting()

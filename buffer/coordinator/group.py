@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from threading import Condition, RLock, current_thread
+from threading import RLock, current_thread
 from typing import TYPE_CHECKING, Protocol
 
 from forebay.buffer.base.errors import Closed
+from forebay.buffer.coordinator.room import Room
 from forebay.buffer.coordinator.threads import ApplyThread, FlushThreads
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class CoordinatorGroup:
         self.held_cost = 0
         self.cost_line: deque[object] = deque()
         """Writers waiting for the cost bound, first come first served: a big write is not starved by small ones."""
-        self.room = Condition(self.lock)
+        self.room = Room(self.lock)
         """Writers wait here for the cost bound."""
         self.ended = False
         """Whether the last coordinator has stopped."""

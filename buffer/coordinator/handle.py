@@ -17,7 +17,8 @@ from forebay.buffer.base.waiting import deadline_in
 from forebay.buffer.coordinator.delta import Durability, ResultT
 from forebay.buffer.coordinator.errors import ApplyFailed, fresh
 from forebay.buffer.coordinator.record import Watcher
-from forebay.buffer.coordinator.state import LoopWaker, tell
+from forebay.buffer.coordinator.room import LoopWaker
+from forebay.buffer.coordinator.state import tell
 
 if TYPE_CHECKING:
     import asyncio

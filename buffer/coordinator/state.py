@@ -10,6 +10,7 @@ from forebay.buffer.base.errors import Closed, Timeout
 from forebay.buffer.coordinator.delta import Durability
 from forebay.buffer.coordinator.errors import fresh, release_frames
 from forebay.buffer.coordinator.record import DeltaRecord, Watcher
+from forebay.buffer.coordinator.room import LoopWaker, Room
 
 if TYPE_CHECKING:
     import asyncio
@@ -48,7 +49,7 @@ class CoordinatorState:
         """Looks for something to apply or to freeze; runs on the apply thread, when it was woken."""
         self.idle = False
         """Whether the task found nothing to do, and has to be woken: most writes need not."""
-        self.room = Condition(self.lock)
+        self.room = Room(self.lock)
         """Writers wait here for their channel's capacity."""
         self.moved = Condition(self.lock)
         """Notifies threads that wait for a write to be applied, for a watermark, for a pause, or for the end."""
@@ -204,21 +205,6 @@ class CoordinatorState:
                 loop.call_soon_threadsafe(_wake, wakers)
             except RuntimeError:
                 _log.debug("an event loop was closed while coroutines of it waited on %s", self.name)
-
-
-class LoopWaker:
-    """A done callback that wakes one coroutine."""
-
-    __slots__ = ("future", "loop")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self.future: asyncio.Future[None] = loop.create_future()
-
-    def __call__(self, _: object) -> None:
-        """Wake it; called in the loop's own thread."""
-        if not self.future.done():
-            self.future.set_result(None)
 
 
 def _wake(wakers: list[LoopWaker]) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.read.fetch import Batch
+    from forebay.buffer.read.typed import Columns
 
 
 @overload
@@ -31,6 +32,7 @@ def read_range(
     first: str | int | datetime | None = ...,
     last: str | int | datetime | None = ...,
     *,
+    columns: Columns | None = ...,
     threads: int = ...,
     storage_options: Mapping[str, Any] | None = ...,
     manifest_path: str = ...,
@@ -38,13 +40,19 @@ def read_range(
 ) -> Iterator[Batch]: ...
 @overload
 def read_range(
-    url: Topic, first: str | datetime | None = ..., last: str | datetime | None = ..., *, threads: int = ...
+    url: Topic,
+    first: str | datetime | None = ...,
+    last: str | datetime | None = ...,
+    *,
+    columns: Columns | None = ...,
+    threads: int = ...,
 ) -> Iterator[PartitionBatch]: ...
 def read_range(
     url: StoreUrl | Topic,
     first: str | int | datetime | None = None,
     last: str | int | datetime | None = None,
     *,
+    columns: Columns | None = None,
     threads: int = 4,
     storage_options: Mapping[str, Any] | None = None,
     manifest_path: str = "manifest",
@@ -62,6 +70,8 @@ def read_range(
         first: a sequence, a time, `earliest` or `latest`; None is the oldest batch there.
         last: a sequence, or a time, before which its entries were taken in; None is the newest batch there. A topic
             has no sequences of its own.
+        columns: of a typed buffer or topic: names of the columns to decode, or a schema to show rows in; None is all
+            columns of the newest schema.
         threads: batches fetched at once, and held in memory ahead of the caller.
         storage_options: credentials, endpoint and client of the store.
         manifest_path: the manifest's key below `url`.
@@ -76,28 +86,32 @@ def read_range(
         raise InvalidInput(f"threads must be at least 1, not {threads}")
     first, last = "earliest" if first is None else first, "latest" if last is None else last
     if isinstance(url, Topic):
-        return _read_topic(url, first, last, threads)
+        return _read_topic(url, first, last, columns, threads)
     store = open_store(url, storage_options)
     return buffer_or_topic(
-        lambda: _Range(Queue(store, manifest_path, role="range", clock=clock), first, last).read(threads, clock),
-        lambda: _read_topic(Topic(store, clock=clock), first, last, threads),
+        lambda: _Range(Queue(store, manifest_path, role="range", clock=clock), first, last).read(
+            columns, threads, clock
+        ),
+        lambda: _read_topic(Topic(store, clock=clock), first, last, columns, threads),
     )
 
 
 def _read_topic(
-    topic: Topic, first: str | int | datetime, last: str | int | datetime, threads: int
+    topic: Topic, first: str | int | datetime, last: str | int | datetime, columns: Columns | None, threads: int
 ) -> Iterator[PartitionBatch]:
     since, until = check_place(first), check_place(last)
     ranges = in_parallel(
         lambda number: _Range(topic.open_queue(number, "range"), since, until), range(topic.refresh().partitions)
     )
-    return _by_partition(ranges, threads, topic.clock)
+    return _by_partition(ranges, columns, threads, topic.clock)
 
 
-def _by_partition(ranges: list[_Range], threads: int, clock: Clock | None) -> Iterator[PartitionBatch]:
+def _by_partition(
+    ranges: list[_Range], columns: Columns | None, threads: int, clock: Clock | None
+) -> Iterator[PartitionBatch]:
     for number, found in enumerate(ranges):
         try:
-            for batch in found.read(threads, clock):
+            for batch in found.read(columns, threads, clock):
                 yield PartitionBatch(number, batch)
         except Trimmed as error:
             raise Trimmed(f"partition {number}: {error}", first=error.first) from error
@@ -114,9 +128,9 @@ class _Range:
             raise trimmed(self._first, self._state.first_sequence)
         self._end = queue.end_of(last, state=self._state)
 
-    def read(self, threads: int, clock: Clock | None) -> Iterator[Batch]:
+    def read(self, columns: Columns | None, threads: int, clock: Clock | None) -> Iterator[Batch]:
         listed = descriptors_between(self._queue, self._first, self._end, state=self._state)
-        fetcher = FetchHandle(self._queue.store, clock=clock)
+        fetcher = FetchHandle(self._queue.store, columns=columns, clock=clock)
         limits = AheadLimits(threads=threads, batches=threads)
         for descriptor, coming in fetch_ahead(fetcher, listed, limits, name="forebay-range"):
             try:

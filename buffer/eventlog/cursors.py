@@ -31,6 +31,9 @@ class _Cursor(Struct, frozen=True):
     """Random: known beforehand to the one who made this write alone."""
 
 
+_decoder = msgspec.json.Decoder(_Cursor)
+
+
 class StoredCursors(Backend):
     """A backend whose home is a store or a folder, and which keeps its cursors there."""
 
@@ -72,6 +75,6 @@ class StoredCursors(Backend):
 
 def _decode(data: bytes | memoryview, location: str) -> _Cursor:
     try:
-        return msgspec.json.decode(data, type=_Cursor)
+        return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Corrupt(f"{location} is not a cursor: {error}; remove it to let the consumer start again") from error

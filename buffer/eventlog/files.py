@@ -34,6 +34,9 @@ class _Topic(msgspec.Struct, frozen=True):
     partitions: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTITIONS)]
 
 
+_decoder = msgspec.json.Decoder(_Topic)
+
+
 class _TopicFolder:
     """A topic's files, and the lock that keeps processes and threads from changing them at the same time."""
 
@@ -115,7 +118,7 @@ class FilesBackend(StoredCursors):
     def _read_partitions(self, topic: str) -> int | None:
         key = _record_key(topic)
         try:
-            return msgspec.json.decode(self._store.get(key).data, type=_Topic).partitions
+            return _decoder.decode(self._store.get(key).data).partitions
         except NotFound:
             return None
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

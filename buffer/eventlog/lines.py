@@ -45,6 +45,9 @@ class _Header(Struct, frozen=True):
     first: Whole
 
 
+_header_decoder = msgspec.json.Decoder(_Header)
+
+
 class LinesFile:
     """A partition's file, which need not be there yet, and what is known of it so far."""
 
@@ -230,7 +233,7 @@ class LinesFile:
 
     def _read_header(self, line: bytes) -> None:
         try:
-            header = msgspec.json.decode(line, type=_Header)
+            header = _header_decoder.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             header = _Header("", 0, -1)
         is_whole = header.version == 1 or line == _header_line(header.first)

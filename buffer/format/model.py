@@ -47,6 +47,8 @@ class NewBatch(Struct, frozen=True, array_like=True):
     """In the order of `start_index`."""
     facts: Facts | None = None
     """None for batches that come from a version 1 manifest, which knows none."""
+    schema: Whole | None = None
+    """The version of the buffer's schema that its rows are in, counted from 0; None for a batch of bytes."""
 
 
 class Reader(Struct, frozen=True):
@@ -58,6 +60,15 @@ class Reader(Struct, frozen=True):
     """The group; empty for the unnamed consumer."""
     generation: str = ""
     """Which of the group's lives: another one after a reset, or after it was deleted and made again."""
+
+
+class BatchSchema(Struct, frozen=True):
+    """Which schemas a reader of a typed batch needs: ids of objects in `schemas/`."""
+
+    written: str
+    """The version that the rows are stored in."""
+    newest: str
+    """The newest version of the manifest that the descriptor was made from: rows are shown in it."""
 
 
 class BatchDescriptor(Struct, frozen=True):
@@ -73,6 +84,8 @@ class BatchDescriptor(Struct, frozen=True):
     """What the manifest knows of the batch; None in version 1."""
     base_record: int | None = None
     """The number of its first entry in the whole log, counted from 0; None in version 1."""
+    schema: BatchSchema | None = None
+    """The schemas of a typed batch; None for a batch of bytes."""
 
     @property
     def size(self) -> int | None:

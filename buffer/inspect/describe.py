@@ -1,7 +1,7 @@
 """Describes a buffer or topic. Claims nothing and changes nothing.
 
 A look reads the head and the cursor of each group. It reads a segment only for a batch that is in the head no more: the
-oldest batch, or the one that a reader reads next.
+oldest batch, the one that a reader reads next, or the first one of the last minute, from which rates are counted.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from forebay.buffer.topic.topic import Topic, in_parallel
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from forebay.buffer.format.model import BatchDescriptor, Facts
+    from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.manifest import State
     from forebay.buffer.store import ObjectStore, StoreUrl
 
 RATE_SECONDS: Final = 60.0
-"""Rates are means over the last minute, or over as much of it as the newest batches tell of."""
+"""Rates are means over the last minute, or since the oldest retained entry if that is younger."""
 _LEAST_SPAN: Final = 1.0
-"""A buffer's first batch is no rate yet: it is taken to be a second's."""
+"""Shortest time to divide by, in seconds: a buffer's first batch is no rate yet."""
 
 
 def describe(store: ObjectStore, *, manifest_path: str = "manifest", clock: Clock | None = None) -> BufferStats:
@@ -104,7 +104,7 @@ class Observer:
         recent = () if head is None else tuple(entry.facts for entry in head.tail)
         raw_bytes = (None if facts is None else facts.raw_bytes for facts in recent)
         oldest, newest = self._find(state, state.first_sequence), self._find(state, state.next_sequence - 1)
-        entry_rate, byte_rate = (None, None) if head is None else _rates(recent, now_ms)
+        entry_rate, byte_rate = (None, None) if head is None else self._rates(head, newest, now_ms)
         floor = None if state.gc_floor == LOWEST else state.gc_floor
         return BufferStats(
             url=self.url,
@@ -142,6 +142,7 @@ class Observer:
                 group.epoch,
                 group.alive,
                 *self._backlog(head, head.next_sequence - group.waiting, now_ms),
+                owner=group.owner,
             )
             for group in groups
         )
@@ -150,7 +151,8 @@ class Observer:
         if state.epoch == 0:
             return None
         first = state.next_sequence - state.waiting
-        return GroupStats("", state.acked, state.epoch, None, *self._backlog(state, first, now_ms))
+        backlog = self._backlog(state, first, now_ms)
+        return GroupStats("", state.acked, state.epoch, None, *backlog, owner=state.claimed_by)
 
     def _backlog(self, state: State, first: int, now_ms: int) -> _Backlog:
         found = self._find(state, first)
@@ -166,6 +168,25 @@ class Observer:
         seconds = None if taken_in is None else max(0.0, (now_ms - taken_in) / 1000)
         return _Backlog(state.next_sequence - first, entries, stored_bytes, seconds)
 
+    def _rates(self, head: Head, newest: Sequence[BatchDescriptor], now_ms: int) -> tuple[float | None, float | None]:
+        """Entries and stored bytes taken in per second; None if the newest batch has no facts."""
+        if not newest:
+            return 0.0, 0.0
+        if newest[0].facts is None:
+            return None, None
+        end = max(now_ms, newest[0].facts.last_time_ms)  # a producer's clock may be ahead of ours
+        begin = end - int(RATE_SECONDS * 1000)
+        segments = self._queue.segments
+        first = segments.sequence_at(head, begin)
+        found = self._find(head, first)
+        if not found:
+            return 0.0, 0.0
+        if found[0].base_record is None or found[0].first_time_ms is None:
+            return None, None
+        is_all = first == head.first_sequence  # what was before is unknown: never there, or trimmed
+        span = max(_LEAST_SPAN, (end - max(begin, found[0].first_time_ms if is_all else begin)) / 1000)
+        return (head.next_record - found[0].base_record) / span, segments.bytes_from(head, first) / span
+
 
 class _Backlog(NamedTuple):
     """The batches from one on, in the order of a group's lag."""
@@ -174,19 +195,6 @@ class _Backlog(NamedTuple):
     entries: int | None
     stored_bytes: int | None
     seconds: float | None
-
-
-def _rates(recent: Sequence[Facts | None], now_ms: int) -> tuple[float | None, float | None]:
-    """Entries and stored bytes taken in per second; None if the newest batches have no facts."""
-    facts = [known for known in recent if known is not None]
-    if recent and not facts:
-        return None, None
-    end = max([now_ms, *(known.last_time_ms for known in facts)])  # a producer's clock may be ahead of ours
-    begin = end - RATE_SECONDS * 1000
-    told_since = min((known.first_time_ms for known in facts), default=begin)
-    span = max(_LEAST_SPAN, (end - max(begin, told_since)) / 1000)
-    counted = [known for known in facts if known.last_time_ms >= begin]
-    return sum(known.records for known in counted) / span, sum(known.object_bytes for known in counted) / span
 
 
 def _describe_holds(state: State, now_ms: int) -> tuple[HoldStats, ...]:

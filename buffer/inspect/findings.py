@@ -19,13 +19,13 @@ REPORTED_FINDINGS: Final = 1000
 
 
 class Severity(IntEnum):
-    """The worst that was found."""
+    """The worst that was found. `forebay verify` exits with the number."""
 
     OK = 0
     """Everything that is listed can be read. There may be orphans: uploads under way, or what a collection deletes."""
-    DAMAGE = 2
+    DAMAGE = 1
     """Something that is listed cannot be read, or not as it was written."""
-    UNREADABLE = 3
+    UNREADABLE = 2
     """A partition of a topic could not be read, so nothing can be said of it."""
 
 
@@ -93,7 +93,7 @@ class VerifyReport:
 
     @property
     def severity(self) -> Severity:
-        """The worst that was found."""
+        """The worst that was found. `forebay verify` exits with the number."""
         if self.error is not None or any(part.error is not None for part in self.partitions):
             return Severity.UNREADABLE
         if self.missing or self.corrupt or self.contradictory:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from forebay.buffer.base.process import Process
+
 
 @dataclass(frozen=True, slots=True)
 class GroupStats:
@@ -29,6 +31,8 @@ class GroupStats:
     """Their size as stored; None if not every one of them tells."""
     lag_seconds: float | None
     """The age of the oldest of them; 0 if it is caught up, None if that batch does not tell its time."""
+    owner: Process | None = None
+    """The process that has it, or that last opened the unnamed consumer; None if there is none, or it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class BufferStats:
     age_seconds: float | None
     """The age of the oldest retained entry."""
     entries_per_second: float | None
-    """Taken in, over the last minute, by the facts of the newest batches; 0 if none is that new."""
+    """Taken in, mean of the last minute, sealed batches included; 0 if no batch is that new."""
     bytes_per_second: float | None
     """As stored, over the same time."""
     writes: int | None
@@ -181,6 +185,7 @@ def _total_group(name: str, parts: Sequence[GroupStats]) -> GroupStats:
         lag_entries=sum_known(part.lag_entries for part in parts),
         lag_bytes=sum_known(part.lag_bytes for part in parts),
         lag_seconds=max((part.lag_seconds for part in parts if part.lag_seconds is not None), default=None),
+        owner=next((part.owner for part in parts if part.owner is not None), None),
     )
 
 

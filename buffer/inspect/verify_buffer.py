@@ -7,11 +7,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import Corrupt, NotFound, Trimmed
 from forebay.buffer.base.names import ulid_in
 from forebay.buffer.groups import open_cursor, parse_cursor_key
 from forebay.buffer.inspect.findings import REPORTED_FINDINGS, Finding, Kind, VerifyReport
 from forebay.buffer.inspect.inventory import Inventory
+from forebay.buffer.manifest.schemas import Schemas, schema_key
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.segments import node_key, ref_at
 from forebay.buffer.manifest.state import CURSORS
@@ -63,6 +65,7 @@ class BufferVerification:
                 self._add_finding("corrupt", self._queue.manifest_path, str(error))
         self._check_cursors(state)
         self._check_writer_buckets(state)
+        self._check_schemas(state)
         self._report_orphans(state)
         return self._sum_up(state)
 
@@ -238,6 +241,14 @@ class BufferVerification:
                     )
             except Corrupt as error:
                 self._add_finding("corrupt", key, str(error))
+
+    def _check_schemas(self, state: State) -> None:
+        schemas = Schemas(self._store, clock=self._clock or SystemClock())
+        for schema_id in state.schemas:
+            try:
+                schemas.load(schema_id)
+            except Corrupt as error:
+                self._add_finding("corrupt", schema_key(schema_id), str(error))
 
     def _check_acked(self, state: State, key: str, acked: int) -> None:
         if acked + 1 < state.first_sequence and not state.dropped:

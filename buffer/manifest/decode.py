@@ -8,6 +8,7 @@ from forebay.buffer.base.names import is_ulid
 from forebay.buffer.manifest.envelope import unpack
 from forebay.buffer.manifest.head import KNOWN_FEATURES, WRITER_BUCKETS, Head, bucket_of, is_lasting
 from forebay.buffer.manifest.nodes import Node, Ref, WriterNode
+from forebay.buffer.manifest.schema_history import check_history
 
 
 def read_head(data: bytes | memoryview, location: str) -> Head:
@@ -30,6 +31,7 @@ def read_head(data: bytes | memoryview, location: str) -> Head:
         raise Corrupt(f"{location}: it retains from {head.first_sequence}, but lists from {at} to {head.next_sequence}")
     _check_chain(head.refs, at, head.tail_start, location)
     _check_names(head, location)
+    check_history(head.schemas, head.required_features, location)
     return head
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import ClassVar, Literal
 
+    from forebay.buffer.base.process import Process
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.manifest.head_fields import Bucket, Group, Hold, Writer
     from forebay.buffer.manifest.nodes import Ref
@@ -87,6 +88,11 @@ class EitherVersion:
         return ""
 
     @property
+    def claimed_by(self) -> Process | None:
+        """The process that made the newest claim; None if it is not known."""
+        return None
+
+    @property
     def acked(self) -> int | None:
         """The highest sequence up to which the unnamed consumer has acknowledged all; None if nothing is known."""
         raise NotImplementedError
@@ -126,6 +132,8 @@ class EitherVersion:
     """How far each writer has come, by id, but for those in `writer_buckets`."""
     writer_buckets: Mapping[int, Bucket] = {}
     """The lasting writers that are not in `writers`, by `bucket_of` their id."""
+    schemas: Sequence[str] = ()
+    """The ids of all versions of a typed buffer's schema, oldest first; empty in a buffer of bytes."""
     dropped: int = 0
     """How many batches retention has removed unread."""
     gc_floor: str = LOWEST

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from functools import cache
+from threading import Lock
 from typing import Final, TypeVar
 
 import msgspec
@@ -13,6 +15,8 @@ from forebay.buffer.format.checksum import crc32c
 VERSION: Final = 2
 _TRAILER: Final = struct.Struct("<IH")
 _encoder = msgspec.msgpack.Encoder()
+
+_making_decoder = Lock()
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -28,6 +32,17 @@ def pack(value: msgspec.Struct) -> bytes:
     except OverflowError as error:
         raise InvalidInput(f"a {type(value).__name__.lower()} holds a number too large to be stored") from error
     return body + _TRAILER.pack(crc32c(body), VERSION)
+
+
+@cache
+def _make_decoder(kind: type[S]) -> msgspec.msgpack.Decoder[S]:
+    return msgspec.msgpack.Decoder(kind)
+
+
+def _decoder_of(kind: type[S]) -> msgspec.msgpack.Decoder[S]:
+    # msgspec 0.22 crashes the process if a thread uses a type that another thread is looking at for the first time.
+    with _making_decoder:  # guard: one thread at a time makes decoders
+        return _make_decoder(kind)
 
 
 def unpack(data: bytes | memoryview, kind: type[S], location: str) -> S:
@@ -47,6 +62,6 @@ def unpack(data: bytes | memoryview, kind: type[S], location: str) -> S:
     if found != checksum:  # guard: verify the checksum of heads and segments and cursors
         raise Corrupt(f"{location}: its checksum is {found:08x}, and {checksum:08x} was written")
     try:
-        return msgspec.msgpack.decode(body, type=kind)
+        return _decoder_of(kind).decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(f"{location}: it does not hold a {kind.__name__.lower()}: {error}") from error

@@ -19,10 +19,13 @@ from forebay.buffer.manifest.either_version import EitherVersion
 from forebay.buffer.manifest.envelope import pack
 from forebay.buffer.manifest.head_fields import Bucket, Group, Hold, Owner, Writer
 from forebay.buffer.manifest.nodes import Node, NodeNeeded, Ref, describe
+from forebay.buffer.manifest.schema_history import TYPED_BATCHES, check_listings, extend_history
 from forebay.buffer.store.base import check_key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
+
+    from forebay.buffer.base.process import Process
 
 KEPT_LISTINGS: Final = 64
 """Number of newest listings that stay in the head when older ones are sealed; sealing starts at twice this number."""
@@ -46,7 +49,7 @@ _SEAL_TURNS: Final = 3
 SEALED_WRITERS: Final = "sealed-writers"
 REFERENCE_FLOOR: Final = "reference-floor"
 COUNTED_HOLDS: Final = "counted-holds"
-KNOWN_FEATURES: Final[frozenset[str]] = frozenset({SEALED_WRITERS, REFERENCE_FLOOR, COUNTED_HOLDS})
+KNOWN_FEATURES: Final[frozenset[str]] = frozenset({SEALED_WRITERS, REFERENCE_FLOOR, COUNTED_HOLDS, TYPED_BATCHES})
 """Names that `required_features` may hold: fields that a release must know to keep the promises (rfcs/0005)."""
 
 
@@ -81,6 +84,8 @@ class Head(EitherVersion, Struct, frozen=True, array_like=True, tag="head"):
     """Unlisted objects named below it have been deleted."""
     writer_buckets: dict[int, Bucket] = {}
     """The lasting writers that are not in `writers`, by `bucket_of` their id."""
+    schemas: tuple[str, ...] = ()
+    """The ids of all versions of the schema, oldest first; empty in a buffer of bytes (rfcs/0010)."""
 
     @property
     def lowest_new_name(self) -> str:
@@ -107,6 +112,11 @@ class Head(EitherVersion, Struct, frozen=True, array_like=True, tag="head"):
     def claim_id(self) -> str:
         """The id of the unnamed consumer's newest claim."""
         return self.owner.claim_id if self.owner else ""
+
+    @property
+    def claimed_by(self) -> Process | None:
+        """The process that made the unnamed consumer's newest claim."""
+        return self.owner.process if self.owner else None
 
     @property
     def acked(self) -> int | None:
@@ -142,13 +152,30 @@ class Head(EitherVersion, Struct, frozen=True, array_like=True, tag="head"):
         """
         return self._next(writers=self._with_writer(writer_id, Writer(0, self.revision + 1)))
 
-    def append(self, batches: tuple[NewBatch, ...], writer_id: str, number: int, *, sealed: bool = False) -> Head:
-        """List batches at the end. `sealed` says that a writer which is not in the head is in its bucket.
+    def append(
+        self,
+        batches: tuple[NewBatch, ...],
+        writer_id: str,
+        number: int,
+        *,
+        sealed: bool = False,
+        schemas: Sequence[str] = (),
+    ) -> Head:
+        """List batches at the end.
+
+        Args:
+            batches: what to list.
+            writer_id: who appends.
+            number: what the head remembers of the writer.
+            sealed: whether a writer that is not in the head is in its bucket.
+            schemas: ids of all versions up to the one that the writer writes in; empty for batches of bytes.
 
         Raises:
             BelowFloor: a batch is named below the floor for new names, and may have been swept.
             Backpressure: there is no room for another lasting writer.
+            Unsupported: the buffer holds bytes and these are rows, or the reverse, or rows of another schema.
         """
+        check_listings(batches, schemas)
         for batch in batches:
             check_key(batch.location)
             ulid = ulid_in(batch.location)
@@ -161,7 +188,25 @@ class Head(EitherVersion, Struct, frozen=True, array_like=True, tag="head"):
             next_record=self.next_record + sum(batch.facts.records for batch in batches if batch.facts),
             tail=self.tail + batches,
             writers=self._with_writer(writer_id, writer),
+            **self._history(schemas),
         )
+
+    def evolve(self, schemas: Sequence[str]) -> Head:
+        """The head with the versions that it lacks of a history.
+
+        Raises:
+            Unsupported: this is not the history of the buffer.
+        """
+        return self._next(**self._history(schemas))
+
+    def _history(self, schemas: Sequence[str]) -> dict[str, object]:
+        """What changes in the head of a buffer whose history of schemas is this one."""
+        history = extend_history(self.schemas, schemas, is_new=self.next_sequence == 0)
+        if history is self.schemas:
+            return {}
+        # An older release would drop the ids when it writes the head, and rows could not be decoded.
+        # guard: make older releases refuse a typed buffer
+        return {"schemas": history, "required_features": self._requiring(TYPED_BATCHES)}
 
     def _with_writer(self, writer_id: str, writer: Writer) -> dict[str, Writer]:
         writers = {**self.writers, writer_id: writer}
@@ -291,9 +336,9 @@ class Head(EitherVersion, Struct, frozen=True, array_like=True, tag="head"):
 
     # The unnamed consumer
 
-    def claim(self, claim_id: str) -> Head:
+    def claim(self, claim_id: str, process: Process | None = None) -> Head:
         """Make a claim of the unnamed consumer."""
-        return self._next(owner=Owner(self.epoch + 1, claim_id, self.acked))
+        return self._next(owner=Owner(self.epoch + 1, claim_id, self.acked, process))
 
     def ack(self, through: int) -> Head:
         """Move the unnamed consumer's frontier; listings stay until the collector trims them."""
@@ -413,7 +458,7 @@ class Head(EitherVersion, Struct, frozen=True, array_like=True, tag="head"):
         start = first - self.tail_start
         bases = self._base_records()
         return [
-            describe(self.tail_start + i, self.tail[i], bases[i])
+            describe(self.tail_start + i, self.tail[i], bases[i], self.schemas)
             for i in range(start, min(start + limit, len(self.tail)))
         ]
 

@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.buffer.base.checks import Signed, Whole  # noqa: TC001 - msgspec reads the annotations
+from forebay.buffer.base.process import Process  # noqa: TC001 - msgspec reads the annotations
 
 
 class Owner(Struct, frozen=True, array_like=True):
@@ -16,6 +17,8 @@ class Owner(Struct, frozen=True, array_like=True):
     """Random; only the process that made the claim knows it."""
     acked: Whole | None
     """The highest sequence up to which all is acknowledged; None if nothing is."""
+    process: Process | None = None
+    """The process that made the claim; None if an older release wrote this."""
 
 
 class Group(Struct, frozen=True, array_like=True):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.buffer.base.checks import Signed, Whole  # noqa: TC001 - msgspec reads the annotations
 from forebay.buffer.base.errors import Corrupt, InvalidInput
 from forebay.buffer.base.names import ulid_in
-from forebay.buffer.format.model import BatchDescriptor, NewBatch
+from forebay.buffer.format.model import BatchDescriptor, BatchSchema, NewBatch
 from forebay.buffer.store.base import check_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class Ref(Struct, frozen=True, array_like=True):
@@ -89,12 +94,12 @@ class Node(Struct, frozen=True, array_like=True, tag="node"):
         found = self.refer(ref.name)
         return ref == (found if ref.highest is not None else replace(found, highest=None))
 
-    def describe(self) -> list[BatchDescriptor]:
-        """The descriptors of a segment's listings."""
+    def describe(self, schemas: Sequence[str]) -> list[BatchDescriptor]:
+        """The descriptors of a segment's listings; `schemas` are those of the head that refers to it."""
         found = []
         base = self.first_record
         for sequence, listing in enumerate(self.entries, self.first_sequence):
-            found.append(describe(sequence, listing, base))
+            found.append(describe(sequence, listing, base, schemas))
             base = None if base is None or listing.facts is None else base + listing.facts.records
         return found
 
@@ -115,10 +120,18 @@ class NodeNeeded(Exception):
         self.ref = ref
 
 
-def describe(sequence: int, listing: NewBatch, base_record: int | None) -> BatchDescriptor:
-    """The descriptor of a listed batch."""
+def describe(sequence: int, listing: NewBatch, base_record: int | None, schemas: Sequence[str] = ()) -> BatchDescriptor:
+    """The descriptor of a listed batch; `schemas` are the versions that its manifest has."""
     try:
         check_key(listing.location)
     except InvalidInput as error:
         raise Corrupt(f"the manifest's listing for sequence {sequence} names no object: {error}") from error
-    return BatchDescriptor(sequence, listing.location, listing.metadata, listing.facts, base_record)
+    if listing.schema is None and not schemas:
+        return BatchDescriptor(sequence, listing.location, listing.metadata, listing.facts, base_record)
+    # guard: a listing names a schema version that the head has
+    if listing.schema is None or listing.schema >= len(schemas) or listing.facts is None:
+        raise Corrupt(
+            f"the manifest's listing for sequence {sequence} names schema version {listing.schema}, of {len(schemas)}"
+        )
+    schema = BatchSchema(schemas[listing.schema], schemas[-1])
+    return BatchDescriptor(sequence, listing.location, listing.metadata, listing.facts, base_record, schema)

@@ -86,7 +86,7 @@ class Queue:
         self.manifest_path = manifest_path
         self._profile = profile
         self._random = random or system_random()
-        self._clock = clock or SystemClock()
+        self._clock = self.clock = clock or SystemClock()
         self.segments = Segments(store, clock=self._clock, random=self._random)
         self._register: Register[State] = Register(
             store,
@@ -219,15 +219,17 @@ class Queue:
         number: int | None = None,
         let_go: str | None = None,
         version: Version = 1,
+        schemas: Sequence[str] = (),
     ) -> range:
         """Add stored batches to the end, in order and all at once, and return their sequences.
 
         `number` is what the manifest remembers of this writer, higher than before; by default it counts appends.
         `let_go` is a hold that kept them until now, and that the same write ends. `version` is the newest format that
-        one of them is stored in.
+        one of them is stored in. `schemas` are the ids of all versions up to the one that rows are in; empty for bytes.
 
         Raises:
-            Unsupported: the manifest is of version 1, whose readers know no newer batches; nothing was appended.
+            Unsupported: the manifest is of version 1, whose readers know no newer batches; or the buffer holds bytes
+                and these are rows, or the reverse, or rows of another schema. Nothing was appended.
             BelowFloor: a batch is named below the collector's floor; nothing was appended.
             Fenced: another process has appended under this writer's name; nothing was appended.
             Unknown: they may or may not have been appended, or may yet be. Never append them again by the same name.
@@ -240,7 +242,7 @@ class Queue:
             number = self._number + 1 if number is None else number
             for _ in range(_MOST_REGISTRATIONS):
                 try:
-                    added = self._append(tuple(batches), number, let_go, version)
+                    added = self._append(tuple(batches), number, let_go, version, schemas)
                 except _NotRegistered:
                     self.register_writer()
                     continue
@@ -289,7 +291,14 @@ class Queue:
             self._number = 0 if writer is None else writer.number
             return self._number
 
-    def _append(self, batches: tuple[NewBatch, ...], number: int, let_go: str | None, version: Version) -> range:
+    def _append(
+        self,
+        batches: tuple[NewBatch, ...],
+        number: int,
+        let_go: str | None,
+        version: Version,
+        schemas: Sequence[str],
+    ) -> range:
         locations = [batch.location for batch in batches]
         tried: State | None = None
         place = 0
@@ -307,7 +316,7 @@ class Queue:
                     )
                 return tried.append(batches)
             head = tried if let_go is None else tried.without_hold(let_go)
-            return self._add_to_head(head, batches, number)
+            return self._add_to_head(head, batches, number, schemas)
 
         def is_mine(state: State) -> bool | None:
             nonlocal consumed
@@ -343,7 +352,7 @@ class Queue:
         self._sealing.note_written()
         return range(place, place + len(batches))
 
-    def _add_to_head(self, head: Head, batches: tuple[NewBatch, ...], number: int) -> Head:
+    def _add_to_head(self, head: Head, batches: tuple[NewBatch, ...], number: int, schemas: Sequence[str]) -> Head:
         writer = self.find_writer(head)
         if writer is None:
             raise _NotRegistered(f"{self.url}: writer {self.writer_id} is not registered")
@@ -352,7 +361,12 @@ class Queue:
                 f"{self.url}: another producer of the name {self.writer_id} has come to number {writer.number}, and "
                 f"this one knew of {self._number}: open a new one, and repeat what follows its last_number"
             )
-        return self._sealing.apply(head).append(batches, self.writer_id, number, sealed=writer.sealed)
+        try:
+            return self._sealing.apply(head).append(
+                batches, self.writer_id, number, sealed=writer.sealed, schemas=schemas
+            )
+        except Unsupported as error:
+            raise Unsupported(f"{self.url}: {error}") from None
 
     def seal_if_due(self) -> None:
         """Store older listings or idle writers that are due to be sealed, for the next write to refer to."""

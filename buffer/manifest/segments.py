@@ -32,19 +32,24 @@ _KEPT_ITEMS: Final = 1 << 15
 class _KeptNode:
     """A node that was read, and the descriptors of its listings once somebody asked for them."""
 
-    __slots__ = ("described", "node")
+    __slots__ = ("described", "node", "schemas")
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.described: list[BatchDescriptor] | None = None
+        self.schemas: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.node.entries) + len(self.node.refs)
 
-    def describe(self) -> list[BatchDescriptor]:
-        if self.described is None:
-            self.described = self.node.describe()
-        return self.described
+    def describe(self, schemas: Sequence[str]) -> list[BatchDescriptor]:
+        described = self.described
+        # Descriptors name the newest schema, so a later version needs new ones.
+        # guard: describe kept listings again after the schema evolved
+        if described is None or self.schemas != schemas:
+            described = self.described = self.node.describe(schemas)
+            self.schemas = schemas
+        return described
 
 
 class Segments:
@@ -112,7 +117,7 @@ class Segments:
                 break
             segment = self._segment_at(state, at)
             start = at - segment.node.first_sequence
-            found += segment.describe()[start : start + wanted]
+            found += segment.describe(state.schemas)[start : start + wanted]
             at = segment.node.first_sequence + len(segment.node.entries)
         return found
 

@@ -8,6 +8,7 @@ from forebay.buffer.base.errors import Corrupt, InvalidInput
 from forebay.buffer.manifest import envelope, v1
 from forebay.buffer.manifest.decode import read_head
 from forebay.buffer.manifest.head import Head
+from forebay.buffer.manifest.schemas import FOLDER as SCHEMAS
 from forebay.buffer.manifest.segments import FOLDER as SEGMENTS
 from forebay.buffer.manifest.topic import partition_name, refuse_topic
 from forebay.buffer.manifest.v1 import Manifest
@@ -55,10 +56,10 @@ def check_layout(manifest_path: str, data_prefix: str) -> None:
     check_key(manifest_path)
     check_key(data_prefix)
     folders = {path.partition("/")[0] for path in (manifest_path, data_prefix)}
-    if data_prefix == manifest_path or folders & {SEGMENTS, CURSORS, WRITERS}:
+    if data_prefix == manifest_path or folders & {SEGMENTS, CURSORS, WRITERS, SCHEMAS}:
         raise InvalidInput(
             f"manifest_path {manifest_path!r} and data_prefix {data_prefix!r} must differ, and be outside {SEGMENTS}/, "
-            f"{CURSORS}/ and {WRITERS}/, which a buffer keeps for itself"
+            f"{CURSORS}/, {WRITERS}/ and {SCHEMAS}/, which a buffer keeps for itself"
         )
 
 

@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from forebay.buffer.base.checks import Whole  # noqa: TC001 - msgspec reads the annotation
 from forebay.buffer.base.errors import Corrupt, InvalidInput, Unsupported
 from forebay.buffer.manifest.envelope import pack, unpack
+from forebay.buffer.manifest.schema_history import TYPED_BATCHES, check_history
 
 MAX_PARTITIONS: Final = 100_000
 """As many as five digits can name."""
-KNOWN_FEATURES: Final[frozenset[str]] = frozenset()
+KNOWN_FEATURES: Final[frozenset[str]] = frozenset({TYPED_BATCHES})
 _PARTITION: Final = re.compile("p-[0-9]{5}")
 
 
@@ -33,6 +34,8 @@ class TopicRecord(Struct, frozen=True, array_like=True, tag="topic"):
     """How many there are; 0 while the topic is being created. It never falls."""
     groups: dict[str, str] = {}
     """By name, where each one started: `earliest`, `latest` or a time. In partitions added later it starts at 0."""
+    schemas: tuple[str, ...] = ()
+    """The ids of all versions of the schema, oldest first; empty in a topic of bytes (rfcs/0010)."""
 
     def to_bytes(self) -> bytes:
         """The object as stored."""
@@ -41,6 +44,11 @@ class TopicRecord(Struct, frozen=True, array_like=True, tag="topic"):
     def with_partitions(self, total: int) -> TopicRecord:
         """The record with more partitions."""
         return replace(self, number=self.number + 1, partitions=total)
+
+    def with_schemas(self, schemas: tuple[str, ...]) -> TopicRecord:
+        """The record with a longer history of schemas."""
+        features = tuple(sorted({*self.required_features, TYPED_BATCHES}))
+        return replace(self, number=self.number + 1, schemas=schemas, required_features=features)
 
     def with_group(self, name: str, start: str) -> TopicRecord:
         """The record with one more group."""
@@ -93,6 +101,7 @@ def check_record(record: TopicRecord, location: str) -> TopicRecord:
         raise Unsupported(f"{location} needs {', '.join(sorted(unknown))}, which this release does not know: upgrade")
     if not 0 <= record.partitions <= MAX_PARTITIONS:
         raise Corrupt(f"{location}: a topic of {record.partitions} partitions; expected 0 to {MAX_PARTITIONS}")
+    check_history(record.schemas, record.required_features, location)
     return record
 
 

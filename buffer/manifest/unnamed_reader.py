@@ -12,6 +12,7 @@ from forebay.buffer.manifest.v1 import Manifest
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from forebay.buffer.base.process import Process
     from forebay.buffer.manifest.queue import Queue
     from forebay.buffer.manifest.state import State
 
@@ -23,8 +24,8 @@ class UnnamedReader:
         self._queue = queue
         self._early_ack: int | None = None
 
-    def claim(self) -> Claim:
-        """Take over the read side.
+    def claim(self, process: Process | None = None) -> Claim:
+        """Take over the read side, in the name of a process.
 
         Two rivals that read epoch e both write e + 1, so an epoch seen in the manifest never proves whose it is. In
         version 2 the claim id does; in version 1, after anything but a clear success, this claims again, above the
@@ -34,7 +35,7 @@ class UnnamedReader:
 
         def take(state: State | None) -> State:
             state = state or self._unwritten()  # guard: a consumer that opens first leaves the format open
-            return state.claim(claim_id)
+            return state.claim(claim_id, process)
 
         def is_mine(state: State) -> bool:
             return state.claim_id == claim_id  # guard: never take the epoch of a rival for our own
@@ -124,7 +125,8 @@ class UnnamedReader:
 
     def _check_owner(self, state: State, claim: Claim) -> None:
         if not state.is_held_by(claim):  # guard: check epoch and claim id of the unnamed consumer
+            who = "" if state.claimed_by is None else f" in process {state.claimed_by}"
             raise Fenced(
-                f"{self._queue.url}: another consumer opened this buffer (epoch {state.epoch}, ours was "
+                f"{self._queue.url}: another consumer opened this buffer{who} (epoch {state.epoch}, ours was "
                 f"{claim.epoch}); this one must stop, and has changed nothing since"
             )

@@ -33,6 +33,8 @@ from forebay.buffer.store.base import check_key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from forebay.buffer.base.process import Process
+
 VERSION: Final = 1
 _FOOTER: Final = struct.Struct("<IQQH")
 _ENTRY_HEAD: Final = struct.Struct("<QH")
@@ -137,7 +139,7 @@ class Manifest(EitherVersion):
         rest = memoryview(self.data)[self._place(gone) : -_FOOTER.size]
         return Manifest(b"".join((rest, footer)), self.location)
 
-    def claim(self, claim_id: str = "") -> Manifest:  # noqa: ARG002 - version 1 does not store it
+    def claim(self, claim_id: str = "", process: Process | None = None) -> Manifest:  # noqa: ARG002 - not stored
         """The manifest with the next epoch."""
         if self.epoch == _MAX_U64:
             raise self._corrupt("no epoch is left to claim")

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
+from functools import partial
 from threading import Semaphore
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from msgspec import structs
 
 from forebay.buffer.base import metrics
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock, system_random
-from forebay.buffer.base.errors import Corrupt, NotFound
+from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound
 from forebay.buffer.base.reread import read_sound
-from forebay.buffer.format.batch import DEFAULT_MAX_RAW_BYTES, DecodedBatch, decode_batch
+from forebay.buffer.format.batch import DEFAULT_MAX_RAW_BYTES, DecodedBatch, decode_batch, raw_size
 from forebay.buffer.format.checksum import crc32c
+from forebay.buffer.format.parquet import DecodedRows
+from forebay.buffer.read.records import RECORDS_SCHEMA, record_columns, typed_records
+from forebay.buffer.read.typed import RowReader, entries_of, rows_of
 from forebay.buffer.store.retry import RETRY_SECONDS, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.format.model import BatchDescriptor, Metadata
+    from forebay.buffer.read.typed import Columns
     from forebay.buffer.store.base import ObjectStore
 
 # Many threads may wait for objects at once; more of them decoding than there are processors only push each other's
@@ -40,19 +46,8 @@ def _decode_afresh() -> None:
 
 os.register_at_fork(after_in_child=_decode_afresh)
 
-RECORDS_SCHEMA = pa.schema(
-    [
-        pa.field("sequence", pa.int64(), nullable=False),
-        pa.field("index", pa.int32(), nullable=False),
-        pa.field("ingestion_time", pa.timestamp("us", "UTC")),
-        pa.field("metadata", pa.binary()),
-        pa.field("value", pa.binary(), nullable=False),
-    ]
-)
-"""One row per entry; time and metadata are null for entries whose producer attached none."""
-
-_MAX_TIME_MS = 2**63 // 1000 - 1
-"""Beyond it no timestamp in microseconds can go; the column shows null."""
+_MOST_IN_ONE_ARRAY = 2**31 - 1
+"""Bytes of entries that an Arrow `binary` array can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +56,12 @@ class Batch:
 
     descriptor: BatchDescriptor
     """What it was fetched by."""
-    decoded: DecodedBatch
-    """Its entries."""
+    decoded: DecodedBatch | DecodedRows
+    """Its entries, or its rows."""
     size: int
     """The stored object's bytes."""
+    kept: pa.Array | None = None
+    """The index of each entry in the stored batch, if `select` left some out; None if all entries are here."""
 
     @property
     def sequence(self) -> int:
@@ -82,14 +79,41 @@ class Batch:
         return self.descriptor.metadata
 
     @property
-    def entries(self) -> Sequence[bytes]:
-        """The entries as `bytes`, each made when it is asked for."""
+    def entries(self) -> Sequence[Any]:
+        """The entries as `bytes`, or the rows as dicts, each made when it is asked for."""
         return self.decoded.entries
 
     @property
     def arrow(self) -> pa.BinaryArray | pa.ChunkedArray:
-        """The entries as one Arrow `binary` array (from 2 GiB on, a chunked one)."""
-        return self.decoded.arrow
+        """The entries as one Arrow `binary` array (from 2 GiB on, a chunked one).
+
+        Raises:
+            Unsupported: it is a typed batch; `table` has its rows.
+        """
+        return entries_of(self.decoded, self.location).arrow
+
+    @property
+    def chunks(self) -> tuple[pa.BinaryArray, ...]:
+        """The entries as Arrow `binary` arrays in order, each below 2 GiB.
+
+        Raises:
+            Unsupported: it is a typed batch; `table` has its rows.
+        """
+        return entries_of(self.decoded, self.location).chunks
+
+    @property
+    def table(self) -> pa.Table:
+        """The rows of a typed batch, in the newest schema that its reader knew.
+
+        Raises:
+            Unsupported: it is a batch of bytes; `arrow` and `entries` have them.
+        """
+        return rows_of(self.decoded, self.location).table
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The schema that the rows are shown in; None for a batch of bytes."""
+        return self.decoded.table.schema if isinstance(self.decoded, DecodedRows) else None
 
     def __len__(self) -> int:
         return len(self.decoded)
@@ -97,23 +121,46 @@ class Batch:
     def __bool__(self) -> bool:
         return True  # a batch without entries is still a batch: it has a sequence to acknowledge
 
-    def records(
-        self, start: int = 0, stop: int | None = None, *, columns: Sequence[str] = tuple(RECORDS_SCHEMA.names)
-    ) -> pa.Table:
+    def records(self, start: int = 0, stop: int | None = None, *, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the entries from `start` to before `stop` as rows of `RECORDS_SCHEMA`, made by Arrow alone.
+
+        Of a typed batch: its rows, and then the columns `_sequence`, `_index`, `_ingestion_time` and `_call_metadata`.
+        `columns` names those wanted, in order; None is all.
 
         Values are not copied. Metadata is, for every row: a few thousand rows at a time keep that small.
         """
         start, stop, _step = slice(start, stop).indices(len(self))
+        stop = max(start, stop)
+        decoded = self.decoded
+        added = record_columns(self.descriptor, partial(self._indexes, start, stop), start, stop)
+        if isinstance(decoded, DecodedRows):
+            return typed_records(decoded.table.slice(start, stop - start), added, columns)
+        columns = RECORDS_SCHEMA.names if columns is None else columns
         makers: dict[str, Callable[[], pa.Array | pa.ChunkedArray]] = {
-            "sequence": lambda: pa.repeat(pa.scalar(self.sequence, pa.int64()), max(0, stop - start)),
-            "index": lambda: pa.arange(start, max(start, stop)).cast(pa.int32()),
-            "ingestion_time": lambda: _expand_times(self.metadata, start, stop),
-            "metadata": lambda: _expand_payloads(self.metadata, start, stop),
-            "value": lambda: pa.chunked_array(self.decoded.chunks, pa.binary()).slice(start, max(0, stop - start)),
+            "value": lambda: pa.chunked_array(decoded.chunks, pa.binary()).slice(start, stop - start),
+            **added,
         }
         schema = pa.schema([RECORDS_SCHEMA.field(name) for name in columns])
         return pa.table([makers[name]() for name in columns], schema=schema)
+
+    def select(self, ranges: Sequence[range]) -> Batch:
+        """Return the batch with only the entries in these ranges, which ascend.
+
+        It keeps its sequence, and `records` shows the index that an entry has in the stored batch. `metadata` counts
+        the entries that are left. One range copies nothing.
+        """
+        indexes = [self._indexes(found.start, found.stop) for found in ranges]
+        return Batch(
+            structs.replace(self.descriptor, metadata=_select_metadata(self.metadata, ranges)),
+            _select_rows(self.decoded, ranges)
+            if isinstance(self.decoded, DecodedRows)
+            else _select_entries(self.decoded, ranges),
+            self.size,
+            pa.concat_arrays([*indexes, pa.array([], pa.int32())]),
+        )
+
+    def _indexes(self, start: int, stop: int) -> pa.Array:
+        return pa.arange(start, stop).cast(pa.int32()) if self.kept is None else self.kept[start:stop]
 
 
 class FetchHandle:
@@ -122,11 +169,26 @@ class FetchHandle:
     It does not notice a fence; it reads whatever is still there, which is what was appended: objects never change.
     """
 
-    def __init__(self, store: ObjectStore, *, retry_timeout: float = RETRY_SECONDS, clock: Clock | None = None) -> None:
-        """Make a handle that retries a read for at most `retry_timeout` seconds while the store fails."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        columns: Columns | None = None,
+        retry_timeout: float = RETRY_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        """Make a handle.
+
+        Args:
+            store: the buffer's store.
+            columns: of a typed buffer: names of the columns to decode, or a schema to show rows in. None is all.
+            retry_timeout: maximum time in seconds for which a read is retried while the store fails.
+            clock: measures that time.
+        """
         self.store = store
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self._retry_timeout = check_seconds(retry_timeout, "retry_timeout", zero=True)
+        self._rows = RowReader(store, columns, clock=self.clock)
 
     def fetch(self, descriptor: BatchDescriptor) -> Batch:
         """Return the batch, decoded.
@@ -135,9 +197,9 @@ class FetchHandle:
             NotFound: its object is gone.
             Corrupt: its bytes are no batch, or unpack to more than the manifest says, also when they are read again.
         """
-        began = self._clock.monotonic()
+        began = self.clock.monotonic()
         batch = self.decode(descriptor, self.fetch_raw(descriptor))
-        metrics.fetch_duration.record(self._clock.monotonic() - began, {"buffer": self.store.url})
+        metrics.fetch_duration.record(self.clock.monotonic() - began, {"buffer": self.store.url})
         return batch
 
     def fetch_raw(self, descriptor: BatchDescriptor) -> bytes | memoryview:
@@ -147,12 +209,11 @@ class FetchHandle:
             NotFound: its object is gone.
             Corrupt: its bytes do not match the manifest's checksum, in three reads.
         """
-        return read_sound(lambda: self._read(descriptor), self._clock)
+        return read_sound(lambda: self._read(descriptor), self.clock)
 
     def _read(self, descriptor: BatchDescriptor) -> bytes | memoryview:
-        patience = Patience(self._clock, system_random(), self._retry_timeout)  # made here: it does not pickle
         try:
-            data = patience.call(lambda: self.store.get(descriptor.location)).data
+            data = self._patience().call(lambda: self.store.get(descriptor.location)).data
         except NotFound as error:
             if error.bucket:
                 raise
@@ -188,22 +249,38 @@ class FetchHandle:
         # guard: read a batch without checksum again if decoding fails
         return read_sound(
             lambda: self._decode(descriptor, data),
-            self._clock,
+            self.clock,
             again=lambda: self._decode(descriptor, self._read(descriptor)),
         )
 
+    def _patience(self) -> Patience:
+        return Patience(self.clock, system_random(), self._retry_timeout)  # made when needed: it does not pickle
+
     def _decode(self, descriptor: BatchDescriptor, data: bytes | memoryview) -> Batch:
-        limit = DEFAULT_MAX_RAW_BYTES
-        if descriptor.facts is not None:
-            # What budgets of memory were reckoned with.
-            limit = min(limit, descriptor.facts.raw_bytes)
-        with _decoding:
-            decoded = decode_batch(data, location=f"{self.store.url}/{descriptor.location}", max_raw_bytes=limit)
+        location = f"{self.store.url}/{descriptor.location}"
+        decoded: DecodedBatch | DecodedRows
+        if descriptor.schema is not None:
+            schema = descriptor.schema
+            self._patience().call(lambda: self._rows.load(schema))
+            with _decoding:
+                decoded = self._rows.decode(descriptor, data, location)
+        else:
+            decoded = self._decode_bytes(descriptor, data, location)
         attributes = {"buffer": self.store.url}
         metrics.batches_fetched.add(1, attributes)
         metrics.entries_fetched.add(len(decoded), attributes)
         metrics.bytes_fetched.add(len(data), attributes)
         return Batch(descriptor, decoded, len(data))
+
+    def _decode_bytes(self, descriptor: BatchDescriptor, data: bytes | memoryview, location: str) -> DecodedBatch:
+        if self._rows.columns is not None:
+            raise InvalidInput(f"{location} holds bytes, which have no columns: leave out columns")
+        limit = DEFAULT_MAX_RAW_BYTES
+        if descriptor.facts is not None:
+            # What budgets of memory were reckoned with.
+            limit = min(limit, descriptor.facts.raw_bytes)
+        with _decoding:
+            return decode_batch(data, location=location, max_raw_bytes=limit)
 
 
 def _hint_at_doubled_folder(url: str, descriptor: BatchDescriptor) -> str:
@@ -219,38 +296,31 @@ def _hint_at_doubled_folder(url: str, descriptor: BatchDescriptor) -> str:
     )
 
 
-def _expand_times(metadata: Sequence[Metadata], start: int, stop: int) -> pa.Array:
-    """A time for each row, null where there is none that a timestamp can show."""
-    ends, items = _runs(metadata, start, stop)
-    times = [
-        None if i is None or abs(i.ingestion_time_ms) > _MAX_TIME_MS else i.ingestion_time_ms * 1000 for i in items
-    ]
-    return _decode_runs(ends, pa.array(times, pa.timestamp("us", "UTC")))
+def _select_entries(decoded: DecodedBatch, ranges: Sequence[range]) -> DecodedBatch:
+    whole = pa.chunked_array(decoded.chunks, pa.binary())
+    chunks = [chunk for found in ranges for chunk in whole[found.start : found.stop].chunks]
+    size = sum(map(raw_size, chunks))
+    if len(chunks) != 1 and size < _MOST_IN_ONE_ARRAY:
+        chunks = [pa.concat_arrays([*chunks, pa.array([], pa.binary())])]
+    return DecodedBatch(tuple(chunks), size)
 
 
-def _expand_payloads(metadata: Sequence[Metadata], start: int, stop: int) -> pa.Array:
-    """A payload for each row, null where there is none."""
-    ends, items = _runs(metadata, start, stop)
-    return _decode_runs(ends, pa.array([None if item is None else item.payload for item in items], pa.binary()))
+def _select_rows(decoded: DecodedRows, ranges: Sequence[range]) -> DecodedRows:
+    table = decoded.table
+    rows = pa.concat_tables([table.slice(0, 0), *(table.slice(found.start, len(found)) for found in ranges)])
+    return DecodedRows(rows, rows.nbytes)
 
 
-def _runs(metadata: Sequence[Metadata], start: int, stop: int) -> tuple[list[int], list[Metadata | None]]:
-    """What covers the rows from `start` to before `stop`: each item, and how many rows there are up to its end."""
-    ends: list[int] = []
-    items: list[Metadata | None] = []
-    row = start
-    at = bisect_right(metadata, start, key=lambda item: item.start_index) - 1  # -1: none covers the first row
-    while row < stop:
-        end = metadata[at + 1].start_index if at + 1 < len(metadata) else stop
-        if end > row:
-            row = min(end, stop)
-            ends.append(row - start)
-            items.append(metadata[at] if at >= 0 else None)
-        at += 1
-    return ends, items
-
-
-def _decode_runs(ends: list[int], values: pa.Array) -> pa.Array:
-    if len(ends) == 1:  # nearly always, and much faster
-        return pa.repeat(values[0], ends[0])
-    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), values))
+def _select_metadata(metadata: Sequence[Metadata], ranges: Sequence[range]) -> tuple[Metadata, ...]:
+    """What covers the entries in the ranges, counted from the first of these entries."""
+    found: list[Metadata] = []
+    before, last = 0, None
+    for entries in ranges:
+        first = max(0, bisect_right(metadata, entries.start, key=lambda item: item.start_index) - 1)
+        for item in metadata[first : bisect_left(metadata, entries.stop, key=lambda item: item.start_index)]:
+            if item is not last:
+                start = before + max(0, item.start_index - entries.start)
+                found.append(structs.replace(item, start_index=start))
+            last = item
+        before += len(entries)
+    return tuple(found)

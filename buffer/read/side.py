@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from forebay.buffer.base.process import Process
     from forebay.buffer.format.model import BatchDescriptor, Reader
     from forebay.buffer.manifest import Claim
 
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
 class ReadSide(Protocol):
     """The stored half of a consumer: its claim, and what is acknowledged."""
 
-    def claim(self) -> Claim:
-        """Take over from the previous consumer."""
+    def claim(self, process: Process | None = None) -> Claim:
+        """Take over from the previous consumer, in the name of a process."""
 
     def look(self, claim: Claim, after: int | None, limit: int) -> list[BatchDescriptor]:
         """Return up to `limit` batches after a sequence; if that is None, after what is acknowledged.

@@ -7,14 +7,10 @@ are made here, from the status and the store's error code: a library's own text 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import metadata
-from typing import TYPE_CHECKING
 
 from forebay.buffer.base.errors import Denied, ForebayError, InvalidInput, NotFound, Unavailable, Unsupported
+from forebay.buffer.base.install import upgrade_hint
 from forebay.buffer.store.base import InDoubt, NotApplied
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _NO_OBJECT = frozenset({"NoSuchKey", "BlobNotFound"})
 NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
@@ -105,30 +101,19 @@ def parse_retry_after(header: str | None) -> float:
     return min(float(header.strip()), _MOST_RETRY_AFTER_SECONDS)
 
 
-def broken_client(error: Exception, told: str, packages: Sequence[str], *, sent: bool) -> tuple[str, str] | None:
+def broken_client(error: Exception, told: str, library: str, *, sent: bool) -> tuple[str, str] | None:
     """Return code and detail if the error comes from the client library and not from the store; else None.
 
     Args:
         error: what the library raised.
         told: its text, free of secrets.
-        packages: whose versions to name.
+        library: the client library.
         sent: whether the request may have been on its way: aiohttp raises AttributeError when a connection is lost.
     """
     if not isinstance(error, (*_PROGRAMMING_ERRORS, AttributeError)):
         return None
     code = SHAKEN_CLIENT if sent and isinstance(error, AttributeError) else BROKEN_CLIENT
-    found = ", ".join(f"{name} {_version(name)}" for name in packages)
-    return code, (
-        f"{type(error).__name__}: {told}; the client libraries failed, and their versions may be incompatible: "
-        f"check {found}"
-    )
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
+    return code, f"the client library failed ({type(error).__name__}: {told}); {upgrade_hint(library)}"
 
 
 def row_failure(code: str, message: str) -> Failure:

@@ -42,6 +42,7 @@ from forebay.buffer.store.base import (
     check_prefix,
 )
 from forebay.buffer.store.lock import LOCK_SECONDS, hold_lock
+from forebay.buffer.store.urls import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -81,12 +82,11 @@ class FileStore(ObjectStore):
     """
 
     def __init__(self, url: str, *, lock_seconds: float = LOCK_SECONDS, clock: Clock | None = None) -> None:
-        parts = urlsplit(url)
-        path = unquote(parts.path)
-        if parts.netloc not in {"", "localhost"} or not path.startswith("/"):
-            raise InvalidInput(f"{url!r} is not a local folder: write file:///absolute/path (three slashes)")
-        self.url = url.rstrip("/")
-        self._root = Path(path)
+        location = parse_url(url)
+        if location.scheme != "file":
+            raise InvalidInput(f"{location.url} is not a local folder: write file:///absolute/path")
+        self.url = location.url
+        self._root = Path(unquote(urlsplit(self.url).path))
         self._swept: set[Path] = set()
         self._lock_seconds = check_seconds(lock_seconds, "lock_seconds")
         self._clock = clock or SystemClock()

@@ -57,8 +57,17 @@ def _claim_process() -> None:
     elif _used_in != os.getpid():
         raise Unsupported(
             "obstore was used in this process's parent before the fork and cannot be used here; start processes with "
-            "multiprocessing's 'spawn' or 'forkserver', or use storage option client='s3fs'"
+            "multiprocessing's 'spawn' or 'forkserver', or use s3fs: with both installed and no storage option client, "
+            "a forked process changes to it; client='s3fs' always takes it"
         )
+
+
+def _environment_has_token() -> bool:
+    return any(map(os.environ.get, ("AWS_SESSION_TOKEN", "AWS_TOKEN")))
+
+
+def _give_credentials(key: str, secret: str | None) -> dict[str, Any]:
+    return {"access_key_id": key, "secret_access_key": secret, "token": None, "expires_at": None}
 
 
 class ObstoreClient:
@@ -70,6 +79,11 @@ class ObstoreClient:
         self._options = options
         self._stores: dict[float, Any] = {}
         self._lock = threading.Lock()
+
+    @staticmethod
+    def is_usable_here() -> bool:
+        """Whether obstore works in this process: one that was forked after it was used would hang."""
+        return _used_in is None or _used_in == os.getpid()
 
     def check_config(self, url: str) -> None:
         """Raise `InvalidInput` if obstore does not accept the options; nothing is sent."""
@@ -177,9 +191,11 @@ class ObstoreClient:
             "allow_http": True,
         }
         config = dict(options.config) if isinstance(options, NativeOptions) else options.object_store_config()
-        return _CLASSES[self._scheme](
-            self._bucket, config=config, client_options=client_options, retry_config={"max_retries": 0}
-        )
+        given: dict[str, Any] = {"client_options": client_options, "retry_config": {"max_retries": 0}}
+        # guard: a session token of the environment is not sent with a key that was given
+        if isinstance(options, S3Options) and options.key and not options.token and _environment_has_token():
+            given["credential_provider"] = partial(_give_credentials, options.key, options.secret)
+        return _CLASSES[self._scheme](self._bucket, config=config, **given)
 
     def _call(self, request: Callable[[], _T]) -> _T:
         _claim_process()
@@ -207,7 +223,7 @@ class ObstoreClient:
             return Failure(int(row[1])) if row[1].isdigit() else row_failure(row[1], "")
         if "BareRedirect" in debug:
             return Failure(301, "PermanentRedirect", sent_once=sent_once)
-        broken = broken_client(error, redact(str(error), self._options), ("obstore",), sent=True)
+        broken = broken_client(error, redact(str(error), self._options), "obstore", sent=True)
         if broken is not None:
             return Failure(None, *broken, sent_once=False)
         kind = _KIND.search(debug)

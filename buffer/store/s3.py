@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import aiohttp
 import pyarrow as pa
 import s3fs
+from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import AioSession
 from botocore import exceptions as boto
 from botocore.loaders import create_loader
 from fsspec.asyn import get_loop, sync
 
+from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.store.base import ObjectInfo, StoredObject
 from forebay.buffer.store.failures import Failure, RequestFailed, broken_client, parse_retry_after, row_failure
 from forebay.buffer.store.options import redact
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_PACKAGES = ("s3fs", "fsspec", "aiobotocore", "botocore", "aiohttp")
 _EMPTY_PAGES = 1000
 """Maximum number of empty pages in a row before a listing counts as endless."""
 _CONNECTIONS = 64
@@ -136,33 +137,42 @@ def _send_body_at_once(params: dict[str, Any], **_: object) -> None:
 def _make_filesystem(options: S3Options) -> Any:
     session = AioSession(profile=options.profile)
     session.register_component("data_loader", _service_models)
-    at_endpoint: dict[str, Any] = {
-        "s3": {"addressing_style": "path"},
-        # Servers other than AWS often refuse the checksums that newer clients add unasked.
-        "request_checksum_calculation": "when_required",
-        "response_checksum_validation": "when_required",
-    }
     return s3fs.S3FileSystem(
         anon=options.anon,
         key=options.key,
         secret=options.secret,
         token=options.token,
         endpoint_url=options.endpoint_url,
-        client_kwargs={"region_name": options.region} if options.region else {},
-        config_kwargs={
-            "connect_timeout": options.connect_timeout,
-            "read_timeout": options.read_timeout,
-            "retries": {"total_max_attempts": 1, "mode": "standard"},
-            "max_pool_connections": _CONNECTIONS,
-            "http_session_cls": _WatchedSession,
-            "connector_args": {"resolver": _Resolver(loop=get_loop())},
-            **(at_endpoint if options.endpoint_url else {}),
-        },
+        use_ssl=options.use_ssl,
+        client_kwargs={**options.client_kwargs, **({"region_name": options.region} if options.region else {})},
+        config_kwargs=_make_config(options, connector_args={"resolver": _Resolver(loop=get_loop())}),
         use_listings_cache=False,
         skip_instance_cache=True,
         asynchronous=True,
         session=session,
     )
+
+
+def _make_config(options: S3Options, **more: Any) -> dict[str, Any]:
+    """The settings of botocore's `Config`: ours, then those that were given, but for what keeps a PUT from repeats."""
+    at_endpoint: dict[str, Any] = {
+        # Servers other than AWS often refuse the checksums that newer clients add unasked.
+        "request_checksum_calculation": "when_required",
+        "response_checksum_validation": "when_required",
+    }
+    given = dict(options.config_kwargs)
+    s3_settings = {**({"addressing_style": "path"} if options.endpoint_url else {}), **(given.pop("s3", None) or {})}
+    return {
+        "max_pool_connections": _CONNECTIONS,
+        **(at_endpoint if options.endpoint_url else {}),
+        **({"s3": s3_settings} if s3_settings else {}),
+        **given,
+        "connect_timeout": options.connect_timeout,
+        "read_timeout": options.read_timeout,
+        "retries": {"total_max_attempts": 1, "mode": "standard"},
+        "http_session_cls": _WatchedSession,
+        **more,
+    }
 
 
 def _close(pid: int, loop: AbstractEventLoop, filesystem: Any) -> None:
@@ -245,12 +255,24 @@ class S3fsClient:
         self._options = options
         self._connection: _Connection | None = None
 
+    def check_config(self, url: str) -> None:
+        """Raise `InvalidInput` if botocore does not accept the settings in `config_kwargs`; nothing is sent."""
+        if not self._options.config_kwargs:
+            return
+        try:
+            AioConfig(**_make_config(self._options))
+        except Exception as error:  # noqa: BLE001  (a wrong setting raises one of many types)
+            problem = redact(f"{type(error).__name__}: {error}", self._options)
+        else:
+            return
+        raise InvalidInput(f"{url}: botocore does not accept the storage option config_kwargs: {problem}")
+
     def get(self, key: str, unless_version: str | None = None) -> StoredObject:
         """Return data and version. If the version is still `unless_version`, the failure has status 304."""
         condition = {} if unless_version is None else {"IfNoneMatch": unless_version}
 
         async def read(client: Any) -> StoredObject:
-            answer = await client.get_object(Bucket=self._bucket, Key=key, **condition)
+            answer = await client.get_object(Bucket=self._bucket, Key=key, **self._options.read_kwargs, **condition)
             body = answer["Body"]
             async with body:  # what that returns is, in earlier releases of aiobotocore, not the body
                 data = await _read_all(body, answer.get("ContentLength", 0))
@@ -266,7 +288,9 @@ class S3fsClient:
         body = _Body(data)
 
         async def write(client: Any) -> str | None:
-            answer = await client.put_object(Bucket=self._bucket, Key=key, Body=body, **condition)
+            request = {"Bucket": self._bucket, "Key": key, "Body": body}
+            # guard: a conditional write is encrypted as asked too
+            answer = await client.put_object(**request, **self._options.write_kwargs, **condition)
             version: str | None = answer.get("ETag")
             return version
 
@@ -287,7 +311,8 @@ class S3fsClient:
             place = {"ContinuationToken": token}
 
     async def _list(self, prefix: str, place: dict[str, str], client: Any) -> tuple[list[ObjectInfo], str | None]:
-        answer = await client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, **place)
+        request = {"Bucket": self._bucket, "Prefix": prefix, **self._options.request_kwargs}
+        answer = await client.list_objects_v2(**request, **place)
         if "IsTruncated" not in answer:
             # Any XML, and some HTML, parses as a listing without objects.
             raise RequestFailed(Failure(200, "", "not a listing", sent_once=_wire.get().sent_once))
@@ -302,7 +327,8 @@ class S3fsClient:
         objects = [{"Key": key} for key in keys]
 
         async def delete(client: Any) -> dict[str, Failure]:
-            answer = await client.delete_objects(Bucket=self._bucket, Delete={"Objects": objects, "Quiet": True})
+            request = {"Bucket": self._bucket, "Delete": {"Objects": objects, "Quiet": True}}
+            answer = await client.delete_objects(**request, **self._options.request_kwargs)
             return {
                 row["Key"]: row_failure(row.get("Code", ""), redact(row.get("Message", ""), self._options))
                 for row in answer.get("Errors", ())
@@ -360,7 +386,7 @@ class S3fsClient:
             # botocore asks where the bucket is, is redirected, and asks again.
             return Failure(301, "PermanentRedirect", sent_once=False)
         never_sent = wire.never_sent or not connected
-        broken = broken_client(error, redact(str(error), self._options), _PACKAGES, sent=not never_sent)
+        broken = broken_client(error, redact(str(error), self._options), "s3fs", sent=not never_sent)
         if broken is not None:
             return Failure(None, *broken, never_sent=never_sent, sent_once=wire.sent_once)
         cause = error.__context__ or error.__cause__

@@ -15,6 +15,7 @@ from forebay.buffer.topic.growth import Growth, add_partitions, create_topic
 from forebay.buffer.topic.holds import HeldTopic
 from forebay.buffer.topic.keys import partition_for
 from forebay.buffer.topic.producer import TopicFlush, TopicProducer
+from forebay.buffer.topic.split import SplitHandle
 from forebay.buffer.topic.topic import Topic
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "HeldTopic",
     "PartitionBatch",
     "PartitionDescriptor",
+    "SplitHandle",
     "Topic",
     "TopicConsumer",
     "TopicFetchHandle",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from forebay.buffer.consumer import Lag
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.read.fetch import Batch
+    from forebay.buffer.read.typed import Columns
     from forebay.buffer.store import ObjectStore
 
 
@@ -56,11 +57,20 @@ class TopicLag:
 class TopicFetchHandle:
     """Fetches batches of a topic by descriptor. Stateless: pickle it, fork it, share it between threads."""
 
-    def __init__(self, store: ObjectStore, *, retry_timeout: float = RETRY_SECONDS, clock: Clock | None = None) -> None:
-        """Make a handle that retries a read for at most `retry_timeout` seconds while the store fails."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        columns: Columns | None = None,
+        retry_timeout: float = RETRY_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        """Make a handle; see `FetchHandle` for the arguments."""
         self._store = store
+        self._columns = columns
         self._retry_timeout = retry_timeout
         self._clock = clock
+        self._handles: dict[int, FetchHandle] = {}  # each keeps the schemas that it has read
 
     def fetch(self, found: PartitionDescriptor) -> PartitionBatch:
         """Return the batch, decoded."""
@@ -72,5 +82,9 @@ class TopicFetchHandle:
 
     def of_partition(self, partition: int) -> FetchHandle:
         """Return what fetches the batches of one partition."""
-        store = FolderStore(self._store, partition_name(partition))
-        return FetchHandle(store, retry_timeout=self._retry_timeout, clock=self._clock)
+        handle = self._handles.get(partition)
+        if handle is None:
+            store = FolderStore(self._store, partition_name(partition))
+            handle = FetchHandle(store, columns=self._columns, retry_timeout=self._retry_timeout, clock=self._clock)
+            self._handles[partition] = handle
+        return handle

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from contextlib import contextmanager
 from itertools import islice
-from threading import RLock
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base.checks import check_seconds
@@ -14,7 +13,8 @@ from forebay.buffer.base.errors import Fenced, ForebayError, InvalidInput, NotFo
 from forebay.buffer.base.lifecycle import shows_unopened
 from forebay.buffer.base.waiting import POLL_FLOOR
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.read.iteration import MAX_SKIPS, BaseConsumer
+from forebay.buffer.read.acks import ACK_SECONDS
+from forebay.buffer.read.iteration import MAX_SKIPS, RUN, BaseConsumer
 from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic, check_place, close_all, in_parallel
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.format.model import BatchDescriptor
+    from forebay.buffer.read.ahead import ReadAhead
+    from forebay.buffer.read.fetch import Batch, FetchHandle
+    from forebay.buffer.read.typed import Columns
     from forebay.buffer.store import StoreUrl
 
 
@@ -40,6 +43,8 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
         group: a named reader, with a frontier of its own in every partition. None is the unnamed consumer.
         from_: where a group starts that does not exist yet: `earliest`, `latest`, or a time (a datetime with a zone, or
             ISO 8601 text). In partitions that are added later it starts at their beginning.
+        columns: of a typed topic: names of the columns to decode, or a schema to show rows in; None is all columns of
+            the newest schema that the batch's partition has.
         partitions: those that this consumer reads, so that several processes can share a topic. None is all of them,
             with those that are added later, which are noticed within ten seconds.
         on_trimmed: what to do if retention has dropped what comes next: `raise` `Trimmed`, or `skip` to the first batch
@@ -48,6 +53,9 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
         retry_timeout: maximum time in seconds for which a read is retried while the store fails; 0 for none. After an
             error the next call reads the same again.
         max_poll_interval: while there is nothing to read, `batches(wait=…)` looks again after at most so many seconds.
+        read_ahead: how far iteration fetches ahead of the program, in all partitions together; None for the defaults
+            of `ReadAhead`, and `ReadAhead(batches=0)` to turn it off.
+        ack_interval: maximum time in seconds until an `ack` is written in the background.
 
     Safe to use from several threads. To fetch in parallel, let one thread call `next_descriptors` and `ack_through`,
     and give `fetch_handle()` to the workers.
@@ -63,17 +71,22 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
         *,
         group: str | None = None,
         from_: str | datetime = "earliest",
+        columns: Columns | None = None,
         partitions: Iterable[int] | None = None,
         on_trimmed: Literal["raise", "skip"] = "raise",
         storage_options: Mapping[str, Any] | None = None,
         retry_timeout: float = RETRY_SECONDS,
         max_poll_interval: float = 2.0,
+        read_ahead: ReadAhead | None = None,
+        ack_interval: float = ACK_SECONDS,
         clock: Clock | None = None,
         random: Random | None = None,
     ) -> None:
         check_seconds(max_poll_interval, "max_poll_interval", least=POLL_FLOOR)
         self._topic = Topic(url, storage_options=storage_options, clock=clock, random=random)
-        super().__init__(self._topic.url, max_poll_interval=max_poll_interval, clock=clock or SystemClock())
+        super().__init__(
+            self._topic.url, max_poll_interval=max_poll_interval, read_ahead=read_ahead, clock=clock or SystemClock()
+        )
         assigned = range(self._topic.partitions) if partitions is None else sorted(set(partitions))
         wrong = [number for number in assigned if number not in range(self._topic.partitions)]
         if wrong or not assigned:
@@ -83,9 +96,11 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
         self._takes_all = partitions is None
         self._settings: dict[str, Any] = {
             "group": group,
+            "columns": columns,
             "on_trimmed": on_trimmed,
             "retry_timeout": retry_timeout,
             "max_poll_interval": max_poll_interval,
+            "ack_interval": ack_interval,
             "clock": clock,
             "random": random,
         }
@@ -93,12 +108,10 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
             # Everywhere, also where another process reads: until then the collector may trim there.
             # guard: register the group in partitions read by others too
             self._settings["from_"] = self._topic.register_group(group, from_, apart_from=assigned)
-        self._fetcher = TopicFetchHandle(self._topic.store, retry_timeout=retry_timeout, clock=clock)
-        self._lock = RLock()
+        self._fetcher = TopicFetchHandle(self._topic.store, columns=columns, retry_timeout=retry_timeout, clock=clock)
         self._fenced: Fenced | None = None
-        # Found, but not handed out yet: the partitions' own positions move when these are taken. So an interrupt in the
-        # middle of a look loses nothing.
-        self._found: deque[PartitionDescriptor] = deque()
+        # The partitions' own positions move when what is in `_found` is taken. So an interrupt in the middle of a look
+        # loses nothing.
         self._turn = 0
         self._looked_at = self._clock.monotonic()
         self._consumers: dict[int, Consumer] = {}
@@ -120,9 +133,10 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
         """
         if max_batches < 0:
             raise InvalidInput(f"max_batches must be 0 or more, not {max_batches}")
+        self._stop_ahead()
         taken: list[PartitionDescriptor] = []
         try:
-            with self._lock:
+            with self._reading:
                 self._check_open()
                 if max_batches and not self._found:
                     self._look(max_batches)
@@ -140,7 +154,7 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
     # Acknowledging
 
     def ack(self, partition: int, sequence: int) -> None:
-        """Acknowledge the next batch of a partition in order. Every hundredth is written; `flush` writes the rest.
+        """Acknowledge the next batch of a partition in order. It is written soon, as `Consumer.ack` says.
 
         Raises:
             InvalidInput: it is not the next one, or was never handed out.
@@ -200,7 +214,8 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
         may have jumped already.
         """
         place = check_place(to)
-        with self._lock:
+        with self._reading:
+            self._window.clear()
             self._found.clear()  # these were not handed out, so if the seek fails the next look finds them again
             self._each(lambda consumer: consumer.seek(place))
 
@@ -213,7 +228,10 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
 
     def _claim(self, numbers: Iterable[int]) -> None:
         for number in numbers:
-            self._consumers[number] = Consumer(self._topic.partition(number), **self._settings)
+            claimed = Consumer(self._topic.partition(number), **self._settings)
+            self._consumers = {**self._consumers, number: claimed}  # a new one: other threads may go over the old one
+            if self._closed:  # guard: let go of a partition that was claimed during the close
+                claimed.close()
 
     def _look_for_partitions(self) -> None:
         now = self._clock.monotonic()
@@ -244,14 +262,36 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
                 asked = [(number, limit) for number, limit in asked if limit]
                 answers = in_parallel(self._ask, [(number, limit, reached.get(number)) for number, limit in asked])
                 found = [answer for answer in answers if not isinstance(answer, ForebayError)]
-                self._interleave(found)
+                self._found += _in_turns(found)
                 left -= sum(len(descriptors) for _number, descriptors in found)
                 reached |= {number: got[-1].sequence for number, got in found if got}
-                failures = [answer for answer in answers if isinstance(answer, ForebayError)]
-                if failures:
-                    raise next((error for error in failures if isinstance(error, Fenced)), failures[0])
+                _raise_failure(answers)
                 full = {number for (number, limit), (_, got) in zip(asked, found, strict=True) if len(got) == limit}
                 asking = later + [number for number, _limit in asked if number in full]
+
+    def _look_ahead(self) -> None:
+        with self._stopping_if_fenced():
+            self._look_for_partitions()
+            numbers = list(self._consumers)
+            self._turn = (self._turn + 1) % len(numbers)
+            # What is being fetched stays in front. The others take turns anew, so that no partition waits for another.
+            fetched = list(islice(self._found, len(self._window)))
+            listed: dict[int, list[BatchDescriptor]] = {n: [] for n in numbers[self._turn :] + numbers[: self._turn]}
+            for number, descriptor in islice(self._found, len(self._window), None):
+                listed[number].append(descriptor)
+            reached = {number: descriptor.sequence for number, descriptor in self._found}
+            # As many as there is room for, which may be none. A look it is all the same.
+            asked = [(number, max(0, RUN - len(waiting)), reached.get(number)) for number, waiting in listed.items()]
+            answers = in_parallel(self._ask, asked)
+            for answer in answers:
+                if not isinstance(answer, ForebayError):
+                    listed[answer[0]] += answer[1]
+            self._found = deque(fetched + _in_turns(list(listed.items())))
+            _raise_failure(answers)
+            limits = {number: limit for number, limit, _after in asked}
+            self._has_more = any(
+                len(answer[1]) == limits[answer[0]] for answer in answers if not isinstance(answer, ForebayError)
+            )
 
     def _ask(self, asked: tuple[int, int, int | None]) -> tuple[int, list[BatchDescriptor]] | ForebayError:
         number, limit, after = asked
@@ -264,14 +304,9 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
             # guard: keep what was found if another partition fails
             return error  # after what the others have found is kept
 
-    def _interleave(self, found: list[tuple[int, list[BatchDescriptor]]]) -> None:
-        longest = max((len(descriptors) for _number, descriptors in found), default=0)
-        for place in range(longest):
-            self._found += [PartitionDescriptor(n, got[place]) for n, got in found if place < len(got)]
-
     def _peek(self) -> tuple[PartitionDescriptor, PartitionBatch] | None:
         for _ in range(MAX_SKIPS):
-            with self._lock:
+            with self._reading:
                 self._check_open()
                 if not self._found:
                     self._look(len(self._consumers))
@@ -292,7 +327,7 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
         Raises:
             NotFound, Fenced, Trimmed: as `Consumer.look_again`.
         """
-        with self._lock, self._stopping_if_fenced():
+        with self._reading, self._stopping_if_fenced():
             if not self._found or self._found[0] is not found:
                 return  # another thread has dealt with it
             instead = self._consumers[found.partition].look_again(found.descriptor, error).descriptors
@@ -301,7 +336,7 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
 
     def _take(self, place: PartitionDescriptor) -> bool:
         """Take what was fetched off the list, unless another thread has."""
-        with self._lock:
+        with self._reading:
             if not self._found or self._found[0] is not place:
                 return False
             self._hand_out([place])
@@ -309,6 +344,26 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
 
     def _put_back(self, place: PartitionDescriptor) -> None:
         self._undo([place])
+
+    def _discard(self) -> None:
+        self._window.clear()
+        # What an interrupt put back is behind its partition's position, so that no look finds it again.
+        self._found = deque(
+            found for found in self._found if self._consumers[found.partition].has_handed_out(found.descriptor.sequence)
+        )
+
+    def _follows(self, place: PartitionDescriptor) -> bool:  # noqa: ARG002 - every call that jumps empties the list
+        return True
+
+    def _last_look(self, place: PartitionDescriptor) -> float:
+        return self._consumers[place.partition].looked_at
+
+    def _to_fetch(self, place: PartitionDescriptor) -> tuple[FetchHandle, BatchDescriptor]:
+        return self._consumers[place.partition].fetch_handle(), place.descriptor
+
+    def _arrived(self, place: PartitionDescriptor, batch: Batch) -> PartitionBatch:
+        self._consumers[place.partition].note_age(batch)
+        return PartitionBatch(place.partition, batch)
 
     def _hand_out(self, taken: Sequence[PartitionDescriptor]) -> None:
         """Take the first ones off the list, and move their partitions' positions over them."""
@@ -325,7 +380,7 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
 
     def _undo(self, taken: Sequence[PartitionDescriptor]) -> None:
         """Put batches that an interrupt kept from being returned back in front of the list, unless they are there."""
-        with self._lock:
+        with self._reading:
             if taken and not (self._found and self._found[0] is taken[0]):
                 self._found.extendleft(reversed(taken))  # guard: put back batches whose return was interrupted
 
@@ -355,3 +410,24 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
         super()._check_open()
         if self._fenced is not None:
             raise Fenced(*self._fenced.args)
+        for consumer in self._consumers.values():
+            if consumer.fence is not None:  # met by a write in the background
+                self._fenced = consumer.fence
+                raise Fenced(*self._fenced.args)
+
+
+def _in_turns(found: list[tuple[int, list[BatchDescriptor]]]) -> list[PartitionDescriptor]:
+    """One batch of each partition, then a second of each, and so on."""
+    longest = max((len(descriptors) for _number, descriptors in found), default=0)
+    return [
+        PartitionDescriptor(number, descriptors[place])
+        for place in range(longest)
+        for number, descriptors in found
+        if place < len(descriptors)
+    ]
+
+
+def _raise_failure(answers: Iterable[object]) -> None:
+    failures = [answer for answer in answers if isinstance(answer, ForebayError)]
+    if failures:
+        raise next((error for error in failures if isinstance(error, Fenced)), failures[0])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from forebay.buffer.base.clock import Clock, Random
+    from forebay.buffer.base.process import Process
     from forebay.buffer.manifest.topic import TopicRecord
     from forebay.buffer.store import StoreUrl
 
@@ -35,6 +36,11 @@ class TopicGroupState:
     def alive(self) -> bool:
         """Whether a consumer has it in some partition."""
         return any(state is not None and state.alive for state in self.partitions)
+
+    @property
+    def owner(self) -> Process | None:
+        """The process that has it, in the first partition where one is known; None if there is none."""
+        return next((state.owner for state in self.partitions if state is not None and state.owner is not None), None)
 
     @property
     def waiting(self) -> int:

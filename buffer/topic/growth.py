@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from forebay.buffer.base.clock import system_random
+from forebay.buffer.base.clock import SystemClock, system_random
 from forebay.buffer.base.errors import InvalidInput, Timeout, Unknown
+from forebay.buffer.format.schema import check_schema
 from forebay.buffer.manifest import Head, Queue
+from forebay.buffer.manifest.schemas import Schemas
 from forebay.buffer.manifest.state import check_no_remains
 from forebay.buffer.manifest.topic import MAX_PARTITIONS, TopicRecord, partition_name
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.folder import FolderStore
+from forebay.buffer.topic.schemas import open_topic_format
 from forebay.buffer.topic.topic import Topic, open_record, required
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from typing import Any
+
+    import pyarrow as pa
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.manifest.register import Register
@@ -49,16 +54,20 @@ def create_topic(
     url: StoreUrl,
     partitions: int,
     *,
+    schema: pa.Schema | None = None,
     storage_options: Mapping[str, Any] | None = None,
     clock: Clock | None = None,
     random: Random | None = None,
 ) -> Topic:
     """Create a topic of so many partitions, and return it. One that is there with as many is returned as it is.
 
+    With a `schema` the topic holds rows instead of bytes, in every partition and for good (rfcs/0010).
+
     Safe to repeat after any failure: it goes on where it was left.
 
     Raises:
-        InvalidInput: there is a buffer at that URL, or a topic with another number of partitions.
+        InvalidInput: there is a buffer at that URL, or a topic with another number of partitions or another schema.
+        Unsupported: there is a topic of bytes at that URL, and a schema was given.
         Corrupt: parts of a buffer or topic are there, but not what held them together.
     """
     if not 1 <= partitions <= MAX_PARTITIONS:
@@ -67,12 +76,16 @@ def create_topic(
     random = random or system_random()
     register = open_record(store, clock=clock, random=random)
     topic_id = f"{random.getrandbits(128):032x}"
+    schemas = Schemas(store, clock=clock or SystemClock())
+    new = TopicRecord(topic_id)
+    if schema is not None:
+        new = new.with_schemas((schemas.save(check_schema(schema)),))
 
     def claim_url(record: TopicRecord | None) -> TopicRecord | None:
         if record is not None:
             return None
         check_no_remains(store, register.key)
-        return TopicRecord(topic_id)
+        return new
 
     # The URL is a topic's from here on, with no partitions; no buffer can come to stand there any more.
     try:
@@ -87,7 +100,10 @@ def create_topic(
             f"{store.url} is a topic of {found.partitions} partitions already, not {partitions}: "
             "use it as it is, or add_partitions"
         )
-    return Topic(store, clock=clock, random=random)
+    topic = Topic(store, clock=clock, random=random)
+    if schema is not None:
+        open_topic_format(topic, schema, evolve=False)  # another may have created it
+    return topic
 
 
 def add_partitions(
@@ -145,6 +161,7 @@ class _Grower:
         self._register = register
         self._clock = clock
         self._random = random
+        self._schemas = Schemas(store, clock=clock or SystemClock())
         self._generation = f"{random.getrandbits(128):032x}"
 
     def grow(self, total: int, *, new: bool = False) -> tuple[int, TopicRecord]:
@@ -159,7 +176,7 @@ class _Grower:
             if is_done(before):
                 return before.partitions, before
             for number in range(before.partitions, total):  # guard: create partitions before they count
-                self._prepare(number, before.groups)  # guard: create groups in new partitions before they count
+                self._prepare(number, before)  # guard: create groups in new partitions before they count
 
             def raise_count(
                 record: TopicRecord | None, prepared: Collection[str] = before.groups.keys()
@@ -181,8 +198,11 @@ class _Grower:
             "the number of partitions was not changed. Try again"
         )
 
-    def _prepare(self, number: int, groups: Mapping[str, str]) -> None:
+    def _prepare(self, number: int, record: TopicRecord) -> None:
         """Make a partition's manifest, or what is missing in it, while nobody uses the partition yet."""
+        groups, schemas = record.groups, record.schemas
+        folder = FolderStore(self._store, partition_name(number))
+        self._schemas.copy(schemas, folder)
 
         def unwanted(head: Head) -> list[str]:
             # Made here a moment ago, for a group that was deleted meanwhile. What others made is theirs to remove.
@@ -199,12 +219,16 @@ class _Grower:
                     changed = changed.with_group(name, self._generation, changed.first_sequence)
             for name in unwanted(head):  # guard: remove deleted groups from new partitions
                 changed = changed.without_group(name)
+            if not is_typed(head):
+                changed = changed.evolve(schemas)
             if changed.revision == 0:
                 changed = replace(changed, revision=1)  # a new one, and without groups: write it all the same
             return None if changed is head else changed
 
-        def is_done(head: Head) -> bool:
-            return groups.keys() <= head.groups.keys() and not unwanted(head)
+        def is_typed(head: Head) -> bool:
+            return head.schemas[: len(schemas)] == schemas
 
-        folder = FolderStore(self._store, partition_name(number))
+        def is_done(head: Head) -> bool:
+            return groups.keys() <= head.groups.keys() and not unwanted(head) and is_typed(head)
+
         Queue(folder, role="topic", clock=self._clock, random=self._random).change_head(change, is_done)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from forebay.buffer.base.clock import SystemClock, system_random
 from forebay.buffer.base.errors import Backpressure, Closed, ForebayError, InvalidInput, StoreError, Timeout
 from forebay.buffer.base.lifecycle import AsyncClosing, shows_unopened
 from forebay.buffer.base.waiting import deadline_in
 from forebay.buffer.coordinator import CoordinatorGroup
-from forebay.buffer.format.batch import DEFAULT_LEVEL
+from forebay.buffer.format.rows import RowConverter
+from forebay.buffer.manifest.schemas import Schemas
 from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.topic.keys import partition_for
+from forebay.buffer.topic.schemas import follow_topic, open_topic_format
+from forebay.buffer.topic.split import SplitHandle, split_rows
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic
 from forebay.buffer.write.accumulator import check_call
+from forebay.buffer.write.rows import check_rows
 from forebay.buffer.write.settings import ProducerLimits, WriterSettings
 from forebay.buffer.write.writer import BufferWriter, refuse_child
 
@@ -25,12 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
     from typing import Any
 
+    import pyarrow as pa
+
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.coordinator import Durability, FlushHandle
     from forebay.buffer.format.batch import Compression
-    from forebay.buffer.store import StoreUrl
+    from forebay.buffer.store import ObjectStore, StoreUrl
     from forebay.buffer.write.accumulator import Call, Entries
-    from forebay.buffer.write.writer import ProduceHandle
+    from forebay.buffer.write.handle import ProduceHandle
+    from forebay.buffer.write.rows import RowCall, Rows
 
 _log = logging.getLogger("forebay.producer")
 
@@ -50,10 +58,14 @@ class TopicProducer(AsyncClosing):
 
     Args:
         url: the topic, such as `s3://lake/clicks`, or its store if it is open already.
-        flush_interval: a batch is stored at the latest so many seconds after the flush before.
+        schema: the Arrow schema of the rows, for a topic that was created with one; None takes its newest schema.
+            Nullable columns may be missing.
+        evolve: whether a schema with new nullable columns or wider types changes the topic's schema, for good. If not,
+            it is refused.
+        flush_interval: maximum time in seconds between two flushes; by default 0.1, and 1 in a typed topic.
         flush_size_bytes: a batch is stored when its entries take so many bytes before compression.
         compression: `zstd` or `none`.
-        compression_level: zstd's level.
+        compression_level: zstd's level; by default 3, and 1 in a typed topic.
         limits: how much this producer may hold and do at once; None for the defaults of `ProducerLimits`.
         retry_timeout: maximum time in seconds for which an upload, and then the write of a manifest, is retried while
             the store fails. After that its calls fail.
@@ -68,10 +80,12 @@ class TopicProducer(AsyncClosing):
         self,
         url: StoreUrl,
         *,
-        flush_interval: float = 0.1,
+        schema: pa.Schema | None = None,
+        evolve: bool = False,
+        flush_interval: float | None = None,
         flush_size_bytes: int = 64 << 20,
         compression: Compression = "zstd",
-        compression_level: int = DEFAULT_LEVEL,
+        compression_level: int | None = None,
         limits: ProducerLimits | None = None,
         retry_timeout: float = RETRY_SECONDS,
         storage_options: Mapping[str, Any] | None = None,
@@ -92,6 +106,14 @@ class TopicProducer(AsyncClosing):
         )
         self._topic = Topic(url, storage_options=storage_options, clock=clock, random=random)
         self.url = self._topic.url
+        self._rows = open_topic_format(self._topic, schema, evolve=evolve)
+        self.schema = None if self._rows is None else self._rows.schema
+        """The schema that rows have to fit; None in a topic of bytes."""
+        self._check_call: Callable[[Any, bytes, int], Call | RowCall] = (
+            check_call if self._rows is None else partial(check_rows, converter=RowConverter(self._rows.schema))
+        )
+        self._schemas = Schemas(self._topic.store, clock=self._clock)
+        self._flush_interval = self._settings.resolve(typed=self._rows is not None).flush_interval
         self._group = self._new_group()
         self._opening = Lock()
         self._writers: dict[int, BufferWriter] = {}
@@ -103,20 +125,42 @@ class TopicProducer(AsyncClosing):
         self._closed = False
         self._first = self._open(self._turn)  # a store that refuses is found out now, not at the first call
 
+    @overload
     def produce(
-        self, entries: Entries, metadata: bytes = b"", *, key: bytes | None = None, timeout: float | None = None
-    ) -> ProduceHandle:
+        self,
+        entries: Entries | Rows,
+        metadata: bytes = ...,
+        *,
+        key: bytes | None = ...,
+        key_column: None = ...,
+        timeout: float | None = ...,
+    ) -> ProduceHandle: ...
+    @overload
+    def produce(
+        self, entries: Rows, metadata: bytes = ..., *, key_column: str, timeout: float | None = ...
+    ) -> SplitHandle: ...
+    def produce(
+        self,
+        entries: Entries | Rows,
+        metadata: bytes = b"",
+        *,
+        key: bytes | None = None,
+        key_column: str | None = None,
+        timeout: float | None = None,
+    ) -> ProduceHandle | SplitHandle:
         """Queue entries, and return a handle: `handle.result(timeout)` or `await handle` return once they are durable.
 
         Blocks while the buffers are full, for at most `timeout` seconds if given.
 
         Args:
-            entries: one entry as bytes, a list of them, or an Arrow `binary` or `large_binary` array. They stay
-                together in one batch.
+            entries: one entry as bytes, a list of them, or an Arrow `binary` or `large_binary` array; in a typed topic
+                rows, as `Producer.produce` takes them. They stay together in one batch, unless `key_column` is given.
             metadata: kept with these entries and given to their reader.
             key: calls of one key are read in the order produced: all of them go to one partition, which
                 `forebay.buffer.topic.partition_for` tells.
-            timeout: seconds to wait for room.
+            key_column: of a typed topic: the column that has each row's key. The rows are split over the partitions;
+                the handle is a `SplitHandle`, which has a part for each partition.
+            timeout: seconds to wait for room, for each partition.
 
         Raises:
             InvalidInput: these entries can never be stored; nothing was queued.
@@ -124,7 +168,11 @@ class TopicProducer(AsyncClosing):
             Backpressure: the partition retains more than `limits.backlog_bytes`; the entries are in its `write`.
             Closed: this producer was closed.
         """
-        call = check_call(entries, metadata, self._clock.now_ms())
+        if key_column is not None:
+            if key is not None:
+                raise InvalidInput("give either key or key_column")
+            return self._produce_split(entries, metadata, key_column, timeout)
+        call = self._check_call(entries, metadata, self._clock.now_ms())
         writer = self._choose(call, entries, key)
         try:
             handle: ProduceHandle = writer.channel.write(call, timeout=timeout, cost=call.memory)  # type: ignore[assignment]
@@ -132,13 +180,60 @@ class TopicProducer(AsyncClosing):
             raise Timeout(str(error), write=entries) from None
         return handle
 
-    def try_produce(self, entries: Entries, metadata: bytes = b"", *, key: bytes | None = None) -> ProduceHandle:
+    async def produce_async(
+        self,
+        entries: Entries | Rows,
+        metadata: bytes = b"",
+        *,
+        key: bytes | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 -- by the producer's clock, and the error has the entries
+    ) -> ProduceHandle:
+        """Queue entries as `produce` does, and return the same handle. Awaits room, and does not block the event loop.
+
+        `handle = await producer.produce_async(…)` returns once the call is queued, and `await handle` once it is
+        durable. The calls of one task are queued in their order. A call that is cancelled while it waits has queued
+        nothing.
+
+        Raises:
+            InvalidInput, Timeout, Backpressure, Closed: as `produce` does.
+        """
+        call = self._check_call(entries, metadata, self._clock.now_ms())
+        writer = await self._choose_async(call, entries, key)
+        try:
+            handle: ProduceHandle = await writer.channel.write_async(call, timeout=timeout, cost=call.memory)  # type: ignore[assignment]
+        except Timeout as error:
+            raise Timeout(str(error), write=entries) from None
+        return handle
+
+    def _produce_split(self, rows: Any, metadata: bytes, column: str, timeout: float | None) -> SplitHandle:
+        if self._rows is None:
+            raise InvalidInput(f"{self.url} is a topic of bytes, which have no columns: give key instead of key_column")
+        self._check_open()
+        self._look_for_partitions()
+        partitions = self._topic.partitions
+        parts = split_rows(rows, column, partitions)
+        calls = {number: self._check_call(part, metadata, self._clock.now_ms()) for number, part in parts.items()}
+        handles: dict[int, ProduceHandle | ForebayError] = {}
+        for number, call in calls.items():
+            try:
+                writer = self._writers.get(number) or self._open(number)
+                writer.check_backlog(parts[number])
+                handles[number] = writer.channel.write(call, timeout=timeout, cost=call.memory)  # type: ignore[assignment]
+            except (Timeout, Backpressure) as error:
+                handles[number] = type(error)(str(error), write=parts[number])
+            except ForebayError as error:
+                handles[number] = error
+        if all(isinstance(handle, ForebayError) for handle in handles.values()):
+            raise next(handle for handle in handles.values() if isinstance(handle, ForebayError))
+        return SplitHandle(handles, self._clock)
+
+    def try_produce(self, entries: Entries | Rows, metadata: bytes = b"", *, key: bytes | None = None) -> ProduceHandle:
         """Queue entries if there is room now, as `produce` does.
 
         Raises:
             Backpressure: there is none; the entries are in its `write`.
         """
-        call = check_call(entries, metadata, self._clock.now_ms())
+        call = self._check_call(entries, metadata, self._clock.now_ms())
         writer = self._choose(call, entries, key)
         try:
             handle: ProduceHandle = writer.channel.try_write(call, cost=call.memory)  # type: ignore[assignment]
@@ -205,32 +300,54 @@ class TopicProducer(AsyncClosing):
 
     # Which partition
 
-    def _choose(self, call: Call, entries: Entries, key: bytes | None) -> BufferWriter:
-        self._check_open()
-        if key is not None and not isinstance(key, bytes):
-            raise InvalidInput(f"a key must be bytes, not {type(key).__name__}: encode it first")
+    def _choose(self, call: Call | RowCall, entries: Entries | Rows, key: bytes | None) -> BufferWriter:
+        self._check_key(key)
         self._look_for_partitions()
-        number = self._take_turn(call.raw_bytes) if key is None else partition_for(key, self._topic.partitions)
+        number = self._pick(call, key)
         writer = self._writers.get(number) or self._open(number)
         writer.check_backlog(entries)
         return writer
+
+    async def _choose_async(self, call: Call | RowCall, entries: Entries | Rows, key: bytes | None) -> BufferWriter:
+        """Do what `_choose` does. What asks the store runs on another thread."""
+        from asyncio import to_thread  # noqa: PLC0415 -- a producer in threads alone need not load it
+
+        self._check_key(key)
+        if self._is_look_due():
+            await to_thread(self._look_for_partitions)
+        number = self._pick(call, key)
+        writer = self._writers.get(number)
+        if writer is None:
+            writer = await to_thread(self._open, number)
+        writer.check_backlog(entries)
+        return writer
+
+    def _check_key(self, key: bytes | None) -> None:
+        self._check_open()
+        if key is not None and not isinstance(key, bytes):
+            raise InvalidInput(f"a key must be bytes, not {type(key).__name__}: encode it first")
+
+    def _pick(self, call: Call | RowCall, key: bytes | None) -> int:
+        return self._take_turn(call.raw_bytes) if key is None else partition_for(key, self._topic.partitions)
 
     def _take_turn(self, raw_bytes: int) -> int:
         """The partition that calls without a key go to, until a flush of it is due by size or by time."""
         settings = self._settings
         with self._turning:
             now = self._clock.monotonic()
-            if self._turn_bytes >= settings.flush_size_bytes or now - self._turn_began >= settings.flush_interval:
+            if self._turn_bytes >= settings.flush_size_bytes or now - self._turn_began >= self._flush_interval:
                 self._turn = (self._turn + 1) % self._topic.partitions
                 self._turn_bytes, self._turn_began = 0, now
             self._turn_bytes += raw_bytes
             return self._turn
 
+    def _is_look_due(self) -> bool:
+        return self._clock.monotonic() - self._looked_at >= LOOK_SECONDS
+
     def _look_for_partitions(self) -> None:
-        now = self._clock.monotonic()
-        if now - self._looked_at < LOOK_SECONDS:
+        if not self._is_look_due():
             return
-        self._looked_at = now
+        self._looked_at = self._clock.monotonic()
         before = self._topic.partitions
         try:
             self._topic.refresh()
@@ -247,14 +364,18 @@ class TopicProducer(AsyncClosing):
             if number not in self._writers:
                 store = self._topic.partition(number)
                 try:
-                    self._writers[number] = BufferWriter(store, self._settings, group=self._group)
+                    self._writers[number] = self._new_writer(store)
                 except Closed:
                     if not self._group.ended:
                         raise
                     # Every other writer of the group has failed, perhaps while this one was being opened.
                     self._group = self._new_group()
-                    self._writers[number] = BufferWriter(store, self._settings, group=self._group)
+                    self._writers[number] = self._new_writer(store)
             return self._writers[number]
+
+    def _new_writer(self, store: ObjectStore) -> BufferWriter:
+        open_rows = partial(follow_topic, rows=self._rows, schemas=self._schemas)
+        return BufferWriter(store, self._settings, group=self._group, open_rows=open_rows)
 
     def _new_group(self) -> CoordinatorGroup:
         limits = self._settings.limits

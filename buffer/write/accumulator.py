@@ -6,14 +6,14 @@ from array import array
 from collections import deque
 from dataclasses import dataclass, field
 from operator import countOf
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.buffer.base.errors import InvalidInput, Unavailable
-from forebay.buffer.format.batch import MAX_ENTRY_BYTES, raw_size, shrinks, write_block
+from forebay.buffer.format.batch import MAX_ENTRY_BYTES, encode_blocks, raw_size, shrinks, write_block
 from forebay.buffer.format.block_v1 import join_buffers
 from forebay.buffer.format.block_v2 import bytes_of, lengths_of, to_array, total_of
 from forebay.buffer.format.model import Metadata
@@ -21,7 +21,7 @@ from forebay.buffer.format.model import Metadata
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from forebay.buffer.format.batch import Version
+    from forebay.buffer.format.batch import Compression, Version
     from forebay.buffer.format.block_v2 import Lengths
 
 MAX_CALL_BYTES = 2 << 30
@@ -36,7 +36,8 @@ FLUSH_METADATA_BYTES = 64 << 10
 FLUSH_METADATA_BYTES_V1 = 1 << 20
 """The same for a batch of version 1, where every call has an item of its own: 65,536 calls without metadata."""
 
-_METADATA_ITEM_BYTES = 16
+METADATA_ITEM_BYTES = 16
+"""About what a metadata item takes in the manifest beside its payload."""
 
 BLOCK_BYTES = 1 << 22
 """Entries wait for their upload in pieces of about this size: large enough for native speed, and small enough that
@@ -96,10 +97,8 @@ def check_call(entries: Entries, metadata: bytes, time_ms: int) -> Call:
     Raises:
         InvalidInput: it cannot, and the message says why.
     """
-    if not isinstance(metadata, bytes):
-        raise InvalidInput(f"metadata must be bytes, not {type(metadata).__name__}")
-    if len(metadata) > MAX_METADATA_BYTES:
-        raise InvalidInput(f"{len(metadata)} bytes of metadata; the most is {MAX_METADATA_BYTES}: all readers read it")
+    if metadata.__class__ is not bytes or len(metadata) > MAX_METADATA_BYTES:  # a call would cost a small one time
+        check_metadata(metadata)
     if isinstance(entries, bytes):
         if len(entries) < _SMALL_CALL_BYTES:  # what many callers do many times: nothing else can be wrong with it
             length = len(entries)
@@ -126,6 +125,14 @@ def check_call(entries: Entries, metadata: bytes, time_ms: int) -> Call:
         raise _too_long(longest)
     parts = _copy_array(entries) if lengths is None else _copy_list(entries, lengths, size)
     return Call(parts, count, metadata, time_ms, size, size + _PART_OVERHEAD_BYTES * len(parts) + len(metadata))
+
+
+def check_metadata(metadata: bytes) -> None:
+    """Raise `InvalidInput` if this cannot be the metadata of a call."""
+    if not isinstance(metadata, bytes):
+        raise InvalidInput(f"metadata must be bytes, not {type(metadata).__name__}")
+    if len(metadata) > MAX_METADATA_BYTES:
+        raise InvalidInput(f"{len(metadata)} bytes of metadata; the most is {MAX_METADATA_BYTES}: all readers read it")
 
 
 def _check_types(entries: Entries) -> None:
@@ -321,6 +328,22 @@ class FilledBatch:
     """Of its last call, where the caller numbers them."""
     lacks_a_call: bool = False
     """A call that the caller has numbered is not in it, and calls after that may be."""
+    ending: ClassVar[str] = ".batch"
+    schema: ClassVar[None] = None
+    gap: ClassVar[None] = None
+
+    def prepare(self) -> None:
+        """Nothing: its calls were checked and copied when they were made."""
+
+    def encode(self, compression: Compression, level: int) -> memoryview:
+        """Return the batch object. The entries are let go of.
+
+        Raises:
+            Unavailable: memory ran short while a call was put into this batch.
+        """
+        data = encode_blocks(self.take_block(), self.count, compression, level, version=self.version)
+        self.blocks.reuse()
+        return data
 
     def take_block(self) -> list[memoryview]:
         """Return the pieces that make the block, and hold them no longer.
@@ -373,7 +396,7 @@ class Accumulator:
             or self._version == 1  # OpenData Buffer writes one item for each call, and its readers may count on that
         ):
             batch.metadata.append(Metadata(batch.count, call.time_ms, call.metadata))
-            batch.metadata_bytes += len(call.metadata) + _METADATA_ITEM_BYTES
+            batch.metadata_bytes += len(call.metadata) + METADATA_ITEM_BYTES
         batch.count += call.count
         batch.raw_bytes += call.raw_bytes
         return call.time_ms

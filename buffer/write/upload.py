@@ -7,12 +7,14 @@ import math
 import os
 from dataclasses import dataclass, replace
 from threading import Semaphore
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import structs
 
 from forebay.buffer.base import metrics, names
 from forebay.buffer.base.errors import Closed, ForebayError, InvalidInput, Unavailable, Unknown
 from forebay.buffer.coordinator import DeltaRejected
-from forebay.buffer.format.batch import DEFAULT_LEVEL, DEFAULT_MAX_RAW_BYTES, encode_blocks
+from forebay.buffer.format.batch import DEFAULT_LEVEL, DEFAULT_MAX_RAW_BYTES
 from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.manifest import BelowFloor, PlaceConsumed
@@ -28,8 +30,12 @@ if TYPE_CHECKING:
     from forebay.buffer.manifest import Queue
     from forebay.buffer.store.base import Data, ObjectStore
     from forebay.buffer.write.accumulator import FilledBatch
+    from forebay.buffer.write.rows import FilledRows
 
 _log = logging.getLogger("forebay.producer")
+
+Filled: TypeAlias = "FilledBatch | FilledRows"
+"""The content of one batch object, before it is encoded."""
 
 _MOST_REPEATS = 5
 _MOST_UPLOADS = 10
@@ -58,6 +64,8 @@ class Uploaded:
     """When the upload began, by the monotonic clock."""
     at_ms: int
     """The same by the wall clock, which goes on while a machine sleeps."""
+    gap: ForebayError | None = None
+    """Why a numbered call after this batch was left out; then nothing may be listed after it."""
 
 
 class BatchStorage:
@@ -92,8 +100,17 @@ class BatchStorage:
         """Limit all uploads together, including queued ones, to the time that one may take: a caller waits for them."""
         self._give_up_at = min(self._give_up_at, self._clock.monotonic() + self._retry_timeout)
 
-    def put(self, filled: FilledBatch, *, above: str = names.LOWEST) -> Uploaded:
-        """Store a batch under a name above a floor. Its entries are taken out of `filled` on the way.
+    def prepare(self, filled: Filled) -> None:
+        """Do what has to be done before it is known whether a batch has anything to store.
+
+        Raises:
+            InvalidInput: nothing of it can be stored.
+        """
+        with self._encoding:
+            filled.prepare()
+
+    def put(self, filled: Filled, *, above: str = names.LOWEST) -> Uploaded:
+        """Store a prepared batch under a name above a floor. Its entries are taken out of `filled` on the way.
 
         Raises:
             Unavailable: the store did not take it in time. Whatever is there, no manifest lists it or ever will.
@@ -104,29 +121,22 @@ class BatchStorage:
             )
         began = self._clock.monotonic()
         with self._encoding:
-            data = encode_blocks(
-                filled.take_block(),
-                filled.count,
-                self._compression,
-                self._compression_level,
-                version=filled.version,
-            )
-            filled.blocks.reuse()
+            data = filled.encode(self._compression, self._compression_level)
         times = [item.ingestion_time_ms for item in filled.metadata]
         facts = Facts(len(data), filled.raw_bytes, filled.count, crc32c(data), min(times), max(times))
-        location, at, at_ms = self._put(data, above)
+        location, at, at_ms = self._put(data, above, filled.ending)
         metrics.flush_duration.record(self._clock.monotonic() - began, self._attributes)
         metrics.batches_flushed.add(1, self._attributes)
         metrics.entries_flushed.add(filled.count, self._attributes)
         metrics.bytes_flushed.add(filled.raw_bytes, self._attributes)
-        batch = NewBatch(location, tuple(filled.metadata), facts)
-        return Uploaded(batch, filled.version, filled.number, data, at, at_ms)
+        batch = NewBatch(location, tuple(filled.metadata), facts, filled.schema)
+        return Uploaded(batch, filled.version, filled.number, data, at, at_ms, filled.gap)
 
     def put_again(self, uploaded: Uploaded, *, above: str = names.LOWEST) -> Uploaded:
         """Store a batch once more, under another name; the data goes over to what is returned."""
-        location, at, at_ms = self._put(uploaded.data, above)
-        batch = NewBatch(location, uploaded.batch.metadata, uploaded.batch.facts)
-        again = replace(uploaded, batch=batch, at=at, at_ms=at_ms)
+        _, dot, ending = uploaded.batch.location.rpartition(".")
+        location, at, at_ms = self._put(uploaded.data, above, dot + ending)
+        again = replace(uploaded, batch=structs.replace(uploaded.batch, location=location), at=at, at_ms=at_ms)
         uploaded.data = b""
         return again
 
@@ -175,12 +185,12 @@ class BatchStorage:
             seconds,
         )
 
-    def _put(self, data: Data, above: str) -> tuple[str, float, int]:
+    def _put(self, data: Data, above: str, ending: str) -> tuple[str, float, int]:
         """Store an object, and return its name and the times `at` and `at_ms` of `Uploaded`."""
         at, at_ms = self._clock.monotonic(), self._clock.now_ms()
         if self._lead_ms:  # guard: name uploads ahead of time after the floor passed one
             above = max(above, names.at_time(at_ms + self._lead_ms))
-        location = f"{self._data_prefix}/{names.mint(self._clock, self._random, above=above)}.batch"
+        location = f"{self._data_prefix}/{names.mint(self._clock, self._random, above=above)}{ending}"
         try:
             # guard: retry uploads while the store is unavailable
             self._patience.call(lambda: self._store.put(location, data), latest=lambda: self._give_up_at)
@@ -212,23 +222,38 @@ class BatchUploader:
         *,
         grace: float,
         numbered: bool,
+        schemas: tuple[str, ...] = (),
         clock: Clock,
     ) -> None:
-        """Upload by `storage` and list in `queue`; `numbered` is for the calls of a lasting writer."""
+        """Upload by `storage` and list in `queue`.
+
+        Args:
+            queue: the buffer's manifest.
+            storage: stores the batches.
+            grace: the collector's grace period in seconds, which version 1 needs to know.
+            numbered: whether the calls are those of a lasting writer.
+            schemas: ids of all versions up to the one that rows are stored in; empty for bytes.
+            clock: measures how long uploads take.
+        """
         self._store = queue.store
         self._queue = queue
         self._storage = storage
         self._grace = grace
         self._numbered = numbered
+        self._schemas = schemas
         self._clock = clock
         self._attributes = {"buffer": self._store.url}
         self._gap: ForebayError | None = None
 
-    def flush_delta(self, filled: FilledBatch, _epochs: range) -> Uploaded | None:
-        """Encode and upload one batch; None where all its calls were repeats of what is durable."""
+    def flush_delta(self, filled: Filled, _epochs: range) -> Uploaded | None:
+        """Encode and upload one batch; None if no call is left: all are repeats of what is durable, or do not fit."""
         if filled.count == 0:
             return None
         try:
+            self._storage.prepare(filled)
+            if filled.count == 0:
+                self._gap = self._gap or filled.gap
+                return None
             # guard: name uploads above the last seen floor
             return self._storage.put(filled, above=floor_of(self._queue))
         except ForebayError as error:
@@ -241,6 +266,7 @@ class BatchUploader:
 
     def flush_storage(self, written: Sequence[Stamped[Uploaded | None]]) -> Mapping[range, Exception]:
         """List every batch written so far in one append, in order."""
+        written, after_gap = _split_at_gap(written)
         batches = [stamped.value for stamped in written if stamped.value is not None]
         if not batches:
             return {}
@@ -248,13 +274,18 @@ class BatchUploader:
         try:
             self._check_no_gap()
             self._append(batches)
+            self._gap = self._gap or batches[-1].gap
         except ForebayError as error:
             self._gap = error
-            return {stamped.epochs: error for stamped in written}
+            return {stamped.epochs: error for stamped in (*written, *after_gap)}
         finally:
             for batch in batches:
                 batch.data = b""
         metrics.commit_duration.record(self._clock.monotonic() - began, self._attributes)
+        try:
+            self._check_no_gap()
+        except Closed as error:
+            return {stamped.epochs: error for stamped in after_gap}
         return {}
 
     def _check_no_gap(self) -> None:
@@ -298,7 +329,12 @@ class BatchUploader:
 
         def append(batches: Sequence[Uploaded]) -> None:
             newest = max(uploaded.version for uploaded in batches)
-            self._queue.append([uploaded.batch for uploaded in batches], number=batches[-1].number, version=newest)
+            self._queue.append(
+                [uploaded.batch for uploaded in batches],
+                number=batches[-1].number,
+                version=newest,
+                schemas=self._schemas,
+            )
 
         return self._storage.append(batches, append)
 
@@ -325,3 +361,13 @@ class BatchUploader:
             f"{where} is listed, but was listed {age:.0f} s after its upload and may have been swept before; storing "
             f"it again failed: {trouble}"
         )
+
+
+def _split_at_gap(
+    written: Sequence[Stamped[Uploaded | None]],
+) -> tuple[Sequence[Stamped[Uploaded | None]], Sequence[Stamped[Uploaded | None]]]:
+    """What may be listed, up to the first batch that ends with a gap, and what comes after it."""
+    for at, stamped in enumerate(written):
+        if stamped.value is not None and stamped.value.gap is not None:
+            return written[: at + 1], written[at + 1 :]
+    return written, ()

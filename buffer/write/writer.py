@@ -8,34 +8,35 @@ import os
 import sys
 import warnings
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from threading import Thread
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from forebay.buffer.base.errors import Backpressure, Closed, ForebayError, Unsupported
-from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator, WriteHandle
+from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator
 from forebay.buffer.format.batch import DEFAULT_MAX_RAW_BYTES
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.register import Limits
 from forebay.buffer.write.accumulator import MAX_CALL_BYTES, Accumulator
+from forebay.buffer.write.formats import open_format
+from forebay.buffer.write.handle import ProduceHandle
+from forebay.buffer.write.rows import RowAccumulator, RowsHandle
 from forebay.buffer.write.upload import BatchStorage, BatchUploader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from forebay.buffer.coordinator import CoordinatorGroup, FlushHandle
-    from forebay.buffer.manifest import Profile
+    from forebay.buffer.manifest import Profile, State
     from forebay.buffer.store.base import ObjectStore
-    from forebay.buffer.write.accumulator import Call, Entries, FilledBatch
+    from forebay.buffer.write.rows import RowFormat
     from forebay.buffer.write.settings import WriterSettings
-    from forebay.buffer.write.upload import Uploaded
 
-    _Coordinator = WriteCoordinator[Call, int | None, FilledBatch, Accumulator, Uploaded | None]
+    _Coordinator = WriteCoordinator[Any, Any, Any, Any, Any]
 
 _log = logging.getLogger("forebay.producer")
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_FLUSHED = DEFAULT_MAX_RAW_BYTES - MAX_CALL_BYTES
 """With one more call a batch is as large as readers take."""
 _EXIT_SECONDS = 30.0
@@ -59,30 +60,6 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-class ProduceHandle(WriteHandle[None], eq=False, gc=False):
-    """One call of `produce` on its way."""
-
-    @property
-    def ingestion_time_ms(self) -> int | None:
-        """The time that readers see for these entries: when `produce` took them, in milliseconds since 1970.
-
-        None until they are put into a batch, which happens before they are durable. It stays None for a repeated call
-        whose number was durable already.
-        """
-        # `outcome` holds the call until then, and the error after a failure. Checking its type here costs other calls
-        # nothing.
-        return self.outcome if isinstance(self.outcome, int) else None
-
-    @property
-    def ingestion_time(self) -> datetime | None:
-        """The same as a datetime in UTC."""
-        time_ms = self.ingestion_time_ms
-        return None if time_ms is None else _EPOCH + timedelta(milliseconds=time_ms)
-
-    def _answer(self) -> None:
-        return None
-
-
 class BufferWriter:
     """Makes checked calls durable in one buffer. `Producer` has one, `TopicProducer` has one for each partition."""
 
@@ -96,6 +73,7 @@ class BufferWriter:
         data_prefix: str = "data",
         writer_id: str | None = None,
         group: CoordinatorGroup | None = None,
+        open_rows: Callable[[Queue, State], RowFormat | None] = open_format,
     ) -> None:
         """Open the buffer and start.
 
@@ -107,10 +85,12 @@ class BufferWriter:
             data_prefix: the folder for batches.
             writer_id: a lasting name of this writer.
             group: the writers to share threads and memory with; None for threads and memory of its own.
+            open_rows: finds out whether the buffer holds rows, and what to write; by default its newest schema.
 
         Raises:
             StoreError: the store cannot be reached, or refuses.
-            Unsupported: the buffer is of version 1, and there is a `writer_id`.
+            InvalidInput: the buffer holds rows of another schema.
+            Unsupported: the buffer is of version 1, and there is a `writer_id`; or a schema, and it holds bytes.
         """
         limits, clock = settings.limits, settings.clock
         self.url = store.url
@@ -136,29 +116,39 @@ class BufferWriter:
             raise Unsupported(
                 f"{self.url} is of version 1, which remembers no writers: leave out writer_id, or migrate it"
             )
+        self.rows = open_rows(self._queue, state)
+        """What this writer writes; None in a buffer of bytes."""
+        resolved = settings.resolve(typed=self.rows is not None)
         self.last_number = None if writer_id is None else self._queue.resume() or None
         """The number of the last call that is durable, for a lasting writer; None if there is none."""
         self._storage = BatchStorage(
             store,
             data_prefix=data_prefix,
             compression=settings.compression,
-            compression_level=settings.compression_level,
+            compression_level=resolved.compression_level,
             retry_timeout=settings.retry_timeout,
             clock=clock,
             random=settings.random,
         )
         self._coordinator: _Coordinator = WriteCoordinator(
-            Accumulator(
+            RowAccumulator(settings.flush_size_bytes, self.rows)
+            if self.rows is not None
+            else Accumulator(
                 settings.flush_size_bytes,
                 version=1 if isinstance(state, Manifest) else 2,
                 in_one_piece=settings.compression == "zstd",
             ),
             BatchUploader(
-                self._queue, self._storage, grace=settings.grace, numbered=writer_id is not None, clock=clock
+                self._queue,
+                self._storage,
+                grace=settings.grace,
+                numbered=writer_id is not None,
+                schemas=() if self.rows is None else self.rows.ids,
+                clock=clock,
             ),
             CoordinatorConfig(
                 queue_capacity=limits.buffered_calls,
-                flush_interval=settings.flush_interval,
+                flush_interval=resolved.flush_interval,
                 flush_size=min(settings.flush_size_bytes, _MOST_FLUSHED),
                 max_concurrent_flushes=limits.concurrent_uploads,
                 max_cost=limits.buffered_bytes,
@@ -172,7 +162,7 @@ class BufferWriter:
         )
         self.channel = self._coordinator.channel()
         """Where calls enter, each with its memory as its cost."""
-        self.channel.handle_type = ProduceHandle  # type: ignore[assignment]  # one whose result is None
+        self.channel.handle_type = ProduceHandle if self.rows is None else RowsHandle
         try:
             _writers.add(self)
             _open[self._coordinator] = self.url
@@ -221,7 +211,7 @@ class BufferWriter:
         """About how much memory is held by entries that are not durable yet."""
         return self._coordinator.held_cost
 
-    def check_backlog(self, entries: Entries) -> None:
+    def check_backlog(self, entries: object) -> None:
         """Refuse entries with `Backpressure` while the buffer retains more than `limits.backlog_bytes`."""
         limit = self._max_backlog_bytes
         if limit is None:

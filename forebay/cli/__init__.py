@@ -3,7 +3,7 @@
 Each command is in a module of its own, which is loaded when the command is called. So `forebay --help` loads none of
 them, and only the commands that use Spark load it.
 
-Builds on all other folders but `forebay.testing`.
+Builds on all other folders.
 """
 
 from __future__ import annotations
@@ -27,19 +27,24 @@ if TYPE_CHECKING:
     from forebay.buffer.base.clock import Clock
 
 INTERRUPTED: Final = 130
-_TERMINATED: Final = 143
 _FAILED: Final = 2
+_UNREAD: Final = 141
+"""As a shell shows the end by SIGPIPE."""
+_TERMINATED: Final = 143
 
 _COMMANDS: Final = {
     "demo": ("demo", "watch the whole thing at work, on this machine"),
+    "dev": ("dev", "run a local S3 server with a bucket and sample events"),
     "produce": ("produce", "write lines of a file or of standard input"),
-    "consume": ("consume", "print what follows, and acknowledge it"),
+    "consume": ("consume", "print the next entries of a group, and acknowledge them"),
     "tail": ("consume", "print the newest entries; changes nothing"),
     "run": ("run", "run the parallel runtime, as a TOML file says"),
+    "dead-letters": ("dead_letters", "list, show and replay what a runtime put aside"),
     "ls": ("stat", "list the buffers and topics in a folder"),
     "stat": ("stat", "show depth, bytes, rate and the lag of every group"),
     "groups": ("groups", "list, create, reset and delete named readers"),
     "writers": ("writers", "list and forget lasting writers"),
+    "schema": ("schema", "show and widen the schema of a typed buffer"),
     "manifest": ("manifest", "dump a manifest as JSON"),
     "batch": ("manifest", "print the entries of one batch"),
     "gc": ("gc", "delete what every reader has read, and what nobody ever listed"),
@@ -78,9 +83,9 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _COMMANDS:
             return None
-        command = getattr(import_module(f"forebay.cli.{_COMMANDS[cmd_name][0]}"), cmd_name)
+        command = getattr(import_module(f"forebay.cli.{_COMMANDS[cmd_name][0]}"), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)  # noqa: S101 - the table above says so
-        _name_in_environment(command, f"FOREBAY_{cmd_name}")
+        _name_in_environment(command, f"FOREBAY_{cmd_name.replace('-', '_')}")
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -89,7 +94,11 @@ class _Commands(click.Group):
         except KeyboardInterrupt as error:  # before click sees it, which would print an empty line
             click.echo("interrupted", err=True)
             ctx.exit(_TERMINATED if isinstance(error, _Terminated) else INTERRUPTED)
-        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+        except BrokenPipeError:
+            # The reader of our output has gone, as `| head` does; Python would complain again when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(_UNREAD)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
         except Exception as error:
             if ctx.params["debug"]:
@@ -118,8 +127,10 @@ examples:
   forebay COMMAND --help
 
 Options can be set by FOREBAY_COMMAND_OPTION too, such as FOREBAY_GC_GRACE=300, and in a TOML file with a table for each
-command (see --config). Exit status: 0 done, 1 something was found or failed, 2 wrong usage or it cannot be done, 130
-interrupted.""",
+command (see --config).
+
+Exit status: 0 done, 1 done but something is not well (the command's own help says what), 2 wrong usage or it could not
+be done, 130 interrupted by Ctrl-C, 141 nobody reads the output any more, 143 ended by SIGTERM.""",
 )
 @click.version_option(package_name="forebay")
 @click.option(
@@ -132,6 +143,9 @@ interrupted.""",
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None, debug: bool) -> None:  # noqa: ARG001 - `invoke` looks at debug
     """An ingestion buffer on object storage: write, read, watch and mend it from a shell."""
+    from forebay.cli.output import log_to_stderr  # noqa: PLC0415 - loads Arrow, which --help does without
+
+    log_to_stderr()
     settings = _read_settings(config) if config is not None else {}
     options = settings.pop("storage_options", {})
     name = ctx.invoked_subcommand or ""
@@ -151,10 +165,6 @@ def main(arguments: list[str] | None = None, *, clock: Clock | None = None) -> i
         return _FAILED
     except click.Abort:
         return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has gone, as `| head` does; Python would complain again when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     if status == _TERMINATED:
         signal.raise_signal(signal.SIGTERM)  # whoever sent it sees that it was obeyed
     return status if isinstance(status, int) else 0

@@ -11,6 +11,7 @@ import click
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.manifest import Queue
+from forebay.buffer.read.ahead import ReadAhead
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.topic import TopicConsumer
 from forebay.cli.output import format_option, write_entries, write_note
@@ -34,7 +35,8 @@ examples:
   forebay consume s3://lake/clicks --group etl --follow          and wait for more
   forebay consume s3://lake/clicks --group new --from latest --format json
 
-A batch is acknowledged once it is printed. Opening the reader takes it from whoever has it: `tail` only looks."""
+A batch is acknowledged once it is printed. That is stored within a second, and at the end. Opening the reader takes it
+from the one that has it: `tail` only looks."""
 )
 @takes_url
 @format_option
@@ -59,7 +61,7 @@ def consume(
     """Print what comes next for a reader of a buffer or topic, and acknowledge it."""
     if start is not None and group is None:
         raise InvalidInput("--from says where a new group starts: name it with --group")
-    with _open_consumer(target, group, start) as consumer:
+    with _open_consumer(target, group, start, max_batches) as consumer:
         for batch, ack in islice(_follow(consumer, wait=follow), max_batches):
             write_entries(batch, as_format)
             ack()
@@ -69,18 +71,23 @@ def _follow(consumer: Consumer | TopicConsumer, *, wait: bool) -> Iterator[tuple
     """Each batch, and what acknowledges it."""
     if isinstance(consumer, Consumer):
         for batch in consumer.batches(wait=wait):
-            yield batch, partial(consumer.ack_through, batch.sequence)
+            yield batch, partial(consumer.ack, batch.sequence)
     else:
         for partition, batch in consumer.batches(wait=wait):
-            yield batch, partial(consumer.ack_through, partition, batch.sequence)
+            yield batch, partial(consumer.ack, partition, batch.sequence)
 
 
-def _open_consumer(target: Target, group: str | None, start: str | None) -> Consumer | TopicConsumer:
+def _open_consumer(
+    target: Target, group: str | None, start: str | None, max_batches: int | None
+) -> Consumer | TopicConsumer:
     store = target.open()
+    # What is not printed need not be fetched.
+    ahead = None if max_batches is None else ReadAhead(batches=min(max_batches, ReadAhead().batches))
     if target.is_topic(store):
-        return TopicConsumer(store, group=group, from_=start or "earliest", clock=target.clock)
+        return TopicConsumer(store, group=group, from_=start or "earliest", read_ahead=ahead, clock=target.clock)
     place = None if start is None else parse_place(start)
-    return Consumer(store, group=group, from_=place, manifest_path=target.manifest_path, clock=target.clock)
+    path = target.manifest_path
+    return Consumer(store, group=group, from_=place, manifest_path=path, read_ahead=ahead, clock=target.clock)
 
 
 @click.command(

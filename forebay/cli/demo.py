@@ -1,18 +1,21 @@
 """`forebay demo`: the main job, end to end, on local files.
 
 Three processes produce a clickstream. A runtime lands it in Parquet, is killed without warning, and another one takes
-over. Spark reads the buffer straight from the store. The collector sweeps what has been read. The table at the end
-proves that every event arrived, none was lost and none came twice.
+over. Spark reads the buffer straight from the store. The collector deletes what every group has read, and keeps what
+the group `audit` has not. The table at the end proves that every event arrived, none was lost and none came twice.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import multiprocessing
 import os
+import shlex
 import shutil
 import sys
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,6 +25,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import NotFound, Unsupported
+from forebay.buffer.base.install import install_hint
+from forebay.buffer.consumer import Consumer
 from forebay.buffer.inspect.describe import describe
 from forebay.buffer.producer import Producer
 from forebay.buffer.store import open_store
@@ -31,6 +37,7 @@ from forebay.runtime import Combining, ParquetSink, Runtime, Source
 from forebay.runtime.decoders import JsonLines
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from multiprocessing.context import SpawnProcess
     from multiprocessing.queues import Queue
 
@@ -39,6 +46,8 @@ _CALLS: Final = 400
 _EVENTS_PER_CALL: Final = 50
 _PAGES: Final = ("/", "/search", "/product", "/cart", "/checkout")
 _COLUMNS: Final = pa.schema([("service", pa.int64()), ("number", pa.int64()), ("page", pa.string())])
+_AUDITED: Final = 10
+"""Number of batches that the group `audit` keeps from being collected."""
 _WAIT_SECONDS: Final = 60.0
 
 
@@ -50,7 +59,8 @@ examples:
   forebay demo --keep           and the folder stays, with commands to look around in it
   forebay demo --no-spark       without Spark, which takes half a minute
 
-Exit status: 0 every event arrived once, 1 not so."""
+Where Spark or Java is not installed, it says so and does the rest. Exit status: 0 every event arrived once, 1 not so,
+2 it could not be done."""
 )
 @click.option("--keep", is_flag=True, help="Leave the folder, and say how to look around in it.")
 @click.option("--no-spark", is_flag=True, help="Leave out Spark.")
@@ -61,14 +71,19 @@ def demo(*, keep: bool, no_spark: bool) -> int:
         proven = _run(folder, with_spark=not no_spark)
     finally:
         if keep:
-            url = f"file://{folder}/clicks"
-            write_line(f"\nkept in {folder}; try:")
-            for command in ("stat", "tail -n 3", "groups list", "verify", "manifest dump", "gc --dry-run", "ui"):
-                write_line(f"  forebay {command} {url}")
+            _tell_commands(folder)
         else:
             shutil.rmtree(folder, ignore_errors=True)
     write_line("\nproven: every event arrived once" if proven else "\nFAILED: see the table")
     return 0 if proven else 1
+
+
+def _tell_commands(folder: str) -> None:
+    """Write commands that can be pasted into the shell that the demo was started from."""
+    program = sys.argv[0] if shutil.which("forebay") != shutil.which(sys.argv[0]) else "forebay"
+    write_line(f"\nkept in {folder}; try:")
+    for command in ("stat", "tail -n 3", "groups list", "verify", "manifest dump", "gc --dry-run", "ui"):
+        write_line(f"  {shlex.quote(program)} {command} {shlex.quote(f'file://{folder}/clicks')}")
 
 
 def _produce_clicks(url: str, name: int, done: Queue[int]) -> None:
@@ -92,7 +107,8 @@ def _produce_clicks(url: str, name: int, done: Queue[int]) -> None:
 def _land(url: str, lake: str, *, until_caught_up: bool) -> int:
     """Copy the clicks into Parquet files, and return how many this process has copied."""
     with ParquetSink(f"file://{lake}", combining=Combining(target_bytes=1 << 20, max_seconds=0.5)) as sink:
-        runtime = Runtime([Source(url, group="lake")], sink, decoder=JsonLines(_COLUMNS))
+        # The first one was killed: nobody else reads this group, so the second one need not wait.
+        runtime = Runtime([Source(url, group="lake", takeover=True)], sink, decoder=JsonLines(_COLUMNS))
         return runtime.run(until_caught_up=until_caught_up, show_progress=False).rows
 
 
@@ -114,19 +130,49 @@ def _count_parquet(lake: str) -> _Count:
     return _Count("in Parquet", clicks.num_rows, clicks.group_by(["service", "number"]).aggregate([]).num_rows)
 
 
-def _count_by_spark(url: str) -> _Count:
+def _why_no_spark() -> str:
+    """Return why Spark cannot be used here; empty if it can."""
+    if importlib.util.find_spec("pyspark") is None:
+        return f"Spark is not installed: {install_hint('spark', 'java')}"
+    from forebay.runtime.spark import ensure_java  # noqa: PLC0415
+
+    try:
+        ensure_java()
+    except Unsupported as error:
+        return str(error)
+    return ""
+
+
+@contextmanager
+def _stderr_to(path: str) -> Iterator[None]:
+    """Have what this process starts meanwhile write its log into a file, and not between our lines."""
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with open(path, "ab") as log:  # noqa: PTH123
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+
+
+def _count_by_spark(url: str, log: str) -> _Count:
     """Aggregate the clicks where they are: no copy, no jar, no listing."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  (the other parts run without Spark)
     from pyspark.sql.functions import col, count, countDistinct, from_json  # noqa: PLC0415
 
-    from forebay.runtime.spark import ensure_java  # noqa: PLC0415
-
-    ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the Python that forebay is installed in
     builder = SparkSession.builder.master("local[2]").appName("forebay demo").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.sql.shuffle.partitions", "2")
+    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
     try:
-        spark.sparkContext.setLogLevel("ERROR")
+        with _stderr_to(log):  # which the JVM keeps for as long as it runs
+            spark = builder.getOrCreate()
+    except Exception:
+        write_note(Path(log).read_text(errors="replace")[-2000:])
+        raise
+    try:
         # A hold would keep what Spark reads from being swept, and for minutes after; here nobody sweeps meanwhile.
         values = spark.read.format("forebay").option("holdSeconds", 0).load(url)
         fields = "service int, number int, page string"
@@ -148,16 +194,18 @@ def _run(folder: str, *, with_spark: bool) -> bool:
     done: Queue[int] = context.Queue()
     services = [context.Process(target=_produce_clicks, args=(url, name, done)) for name in range(_PRODUCERS)]
     first = context.Process(target=_land, args=(url, lake), kwargs={"until_caught_up": False})
-    for process in (*services, first):
-        process.start()
+    for service in services:
+        service.start()
     try:
+        _wait_until_written(url, clock)
+        first.start()
         landed = _wait_for_files(lake, first, clock)
         first.kill()
         first.join()
         _say("killed", f"the first runtime, in the middle of its work: {landed} files written")
         _wait_for(services, url, clock)
     finally:
-        for process in (*services, first):
+        for process in multiprocessing.active_children():
             process.kill()
             process.join()
     if any(service.exitcode for service in services):
@@ -168,24 +216,42 @@ def _run(folder: str, *, with_spark: bool) -> bool:
     rate = f"{produced / seconds:,.0f} events/s, paced like services"
     _say("produced", f"{produced:,} events, durable, by {_PRODUCERS} processes in {seconds:.1f} s ({rate})")
 
+    # A second reader, of the newest batches, that reads nothing so far.
+    Consumer(url, group="audit", from_=max(0, describe(open_store(url)).next_sequence - _AUDITED)).close()
     began = clock.monotonic()
     rows = _land(url, lake, until_caught_up=True)
     rate = f"{rows / (clock.monotonic() - began):,.0f} rows/s"
-    _say("took over", f"a second runtime landed {rows:,} rows ({rate}), those again that the first had begun")
+    _say("took over", f"a second runtime landed {rows:,} rows ({rate}), including those that the first had started")
     counts = [_count_parquet(lake)]
-    if with_spark:
-        _say("Spark", "starts …")
-        counts.append(_count_by_spark(url))
+    if with_spark and (missing := _why_no_spark()):
+        _say("no Spark", f"{missing}. The rest goes on without it")
+    elif with_spark:
+        _say("Spark", "starts, which may take half a minute …")
+        counts.append(_count_by_spark(url, f"{folder}/spark.log"))
     report = Collector(url, grace=0.1).collect_once()
     left = describe(open_store(url))
     _say(
         "collected",
-        f"{report.deleted} objects that everyone has read; {left.batches} batches ({size(left.stored_bytes)}) left",
+        f"{report.deleted} objects that every group has read; {left.batches} batches ({size(left.stored_bytes)}) are "
+        "left for the group audit, which has read nothing yet",
     )
     write_line("")
     rows_shown = [("produced", f"{produced:,}", "-", "-"), *(found.row(produced) for found in counts)]
     write_table(("", "events", "lost", "doubled"), rows_shown)
     return all(found.rows == found.distinct == produced for found in counts)
+
+
+def _wait_until_written(url: str, clock: SystemClock) -> None:
+    """Wait for the first batch: a runtime would wait too, and warn that nothing was written yet."""
+    deadline = clock.monotonic() + _WAIT_SECONDS
+    while clock.monotonic() < deadline:
+        try:
+            describe(open_store(url))
+        except NotFound:
+            clock.sleep(0.05)
+        else:
+            return
+    raise click.ClickException("the producers wrote nothing; their errors are above")
 
 
 def _wait_for_files(lake: str, runtime: SpawnProcess, clock: SystemClock) -> int:

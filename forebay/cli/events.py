@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -28,7 +29,8 @@ examples:
   forebay events tail s3://lake/events --topic orders -n 100 --json
   forebay events describe s3://lake/events
 
-LOG is an event log's URL, or what FOREBAY_EVENT_LOG says."""
+A line has the time (UTC), the kind, the buffer and what is known; long lists are cut. --json writes all of it, and
+where the event is in the log. LOG is an event log's URL, or what FOREBAY_EVENT_LOG says."""
 )
 def events() -> None:
     """Look at an event log: what collectors and runtimes did, or a program's own topics."""
@@ -115,13 +117,47 @@ def _follow(log: EventLog, topic: str, starts: dict[int, int], *, as_json: bool)
 
 def _write(record: Record, *, as_json: bool, leave_out: str = "") -> None:
     event = record.event
-    time = datetime.fromtimestamp((event.time_ms or 0) / 1000, UTC).isoformat(timespec="milliseconds")
-    payload = event.payload.hex() if isinstance(event.payload, bytes) else event.payload
+    moment = datetime.fromtimestamp((event.time_ms or 0) / 1000, UTC)
+    payload = event.payload
     if isinstance(payload, dict):
         payload = {name: value for name, value in payload.items() if name != leave_out}
     if as_json:
         place = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
+        time = moment.isoformat(timespec="milliseconds")
+        payload = payload.hex() if isinstance(payload, bytes) else payload
         write_json({**place, "time": time, "kind": event.kind, "headers": dict(event.headers), "payload": payload})
         return
-    told = " ".join(f"{name}={value}" for name, value in payload.items()) if isinstance(payload, dict) else payload
-    write_line(f"{time}  {record.partition}:{record.offset}  {event.kind}  {told}")
+    write_line(f"{moment:%Y-%m-%d %H:%M:%S}Z  {event.kind:15}  {_describe(payload)}".rstrip())
+
+
+def _describe(payload: Any) -> str:
+    """An event's payload on one line for people: which buffer, then what is known, without what is empty."""
+    if isinstance(payload, bytes):
+        return _as_text(payload)
+    if not isinstance(payload, dict):
+        return _in_a_line(payload)
+    known = {name: value for name, value in payload.items() if value not in (None, "", [], {})}
+    buffer = known.pop("buffer", None)
+    told = ", ".join(_name(name, value) for name, value in known.items())
+    return "  ".join(part for part in (buffer and _in_a_line(buffer), told) if part)
+
+
+def _as_text(payload: bytes) -> str:
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return payload.hex()
+    return text if text.isprintable() else payload.hex()
+
+
+def _name(name: str, value: Any) -> str:
+    if isinstance(value, dict):
+        value = [f"{key}: {_in_a_line(item)}" for key, item in value.items()]
+    if not isinstance(value, list):
+        return f"{name} {_in_a_line(value)}"
+    ends = value if len(value) < 3 else [value[0], "…", value[-1]]
+    return f"{len(value)} {name if len(value) > 1 else name.removesuffix('s')}: {' '.join(map(_in_a_line, ends))}"
+
+
+def _in_a_line(value: Any) -> str:
+    return " ".join((value if isinstance(value, str) else json.dumps(value, default=str)).split())

@@ -10,7 +10,7 @@ import click
 from forebay.buffer.groups import GroupReader, Groups
 from forebay.buffer.manifest import Queue
 from forebay.buffer.topic import Topic, TopicGroups
-from forebay.cli.output import count, write_json, write_line, write_table
+from forebay.cli.output import consumer, count, write_json, write_line, write_table
 from forebay.cli.target import Target, json_option, parse_place, takes_url
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ _to_option = click.option(
     metavar="PLACE",
     help="earliest, latest, a time such as 2026-01-31T12:00Z, or, in a buffer, the sequence to read next.",
 )
-_force_option = click.option("--force", is_flag=True, help="Even if a consumer has it, which is fenced by this.")
+_force_option = click.option(
+    "--force", is_flag=True, help="Do it even if a consumer owns the group, which then gets Fenced."
+)
 
 
 @click.group(
@@ -43,11 +45,12 @@ def groups() -> None:
 @takes_url
 @json_option
 def list_groups(target: Target, *, as_json: bool) -> None:
-    """Show every group: how far it has come, how much waits, whether a consumer has it."""
+    """Show every group: how far it has come, how much waits, and which process has it."""
     found = _open(target).list()
     if as_json:
         for group in found:
-            write_json({**asdict(group), "waiting": group.waiting, "alive": group.alive})
+            owner = None if group.owner is None else asdict(group.owner)
+            write_json({**asdict(group), "waiting": group.waiting, "alive": group.alive, "owner": owner})
     elif found:
         write_table(("group", "start", "acked", "waiting", "consumer"), [_row(group) for group in found])
     else:
@@ -74,7 +77,7 @@ def create(target: Target, *, group: str, to: str) -> None:
 @_to_option
 @_force_option
 def reset(target: Target, *, group: str, to: str, force: bool) -> None:
-    """Let a group read again from another place, back or forth."""
+    """Move a group to another position, earlier or later."""
     opened = _open(target)
     if isinstance(opened, Groups):
         _write(opened.reset(group, parse_place(to), force=force))
@@ -99,7 +102,7 @@ def _open(target: Target) -> Groups | TopicGroups:
 
 def _row(group: GroupState | TopicGroupState) -> tuple[str, ...]:
     start, acked = getattr(group, "start", "-"), getattr(group, "acked", None)
-    return group.name, str(start), count(acked), count(group.waiting), "yes" if group.alive else "no"
+    return group.name, str(start), count(acked), count(group.waiting), consumer(group.owner, alive=group.alive)
 
 
 def _write(group: GroupState | TopicGroupState) -> None:

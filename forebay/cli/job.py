@@ -8,17 +8,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 from msgspec import Struct
 
 from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.format.type_names import parse_fields, read_schema_file
 from forebay.cli.target import options_for
 from forebay.runtime import BufferSink, CallableSink, Combining, DeltaSink, ParquetSink, RuntimeConfig, Sink, Source
 from forebay.runtime.decoders import JsonLines, arrow_ipc, raw
+from forebay.runtime.sinks.parquet import COMBINING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    import pyarrow as pa
 
     from forebay.runtime import Decoder
 
@@ -37,12 +40,13 @@ class _Sink(Struct, forbid_unknown_fields=True):
     by_date: bool = False
     in_order: bool = False
     combine_bytes: int | None = None
-    combine_seconds: float = 60.0
+    combine_seconds: float | None = None
 
 
 class _Decoder(Struct, forbid_unknown_fields=True):
     kind: str = "raw"
     columns: dict[str, str] = {}
+    schema: str | None = None
     keep: list[str] = []
 
 
@@ -104,8 +108,11 @@ def read_job(path: Path, storage_options: dict[str, Any]) -> Job:
 
 def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any]) -> Sink:
     settings: dict[str, Any] = {}
-    if wanted.combine_bytes is not None:
-        settings["combining"] = Combining(wanted.combine_bytes, wanted.combine_seconds)
+    if wanted.combine_bytes is not None or wanted.combine_seconds is not None:
+        settings["combining"] = Combining(
+            COMBINING.target_bytes if wanted.combine_bytes is None else wanted.combine_bytes,
+            COMBINING.max_seconds if wanted.combine_seconds is None else wanted.combine_seconds,
+        )
     if wanted.kind == "function":
         return CallableSink(
             _load(path, _needed(path, wanted.function, "function")), in_order=wanted.in_order, **settings
@@ -129,21 +136,26 @@ def _make_decoder(path: Path, wanted: _Decoder) -> Decoder:
         case "arrow":
             return arrow_ipc
         case "json":
-            if not wanted.columns:
-                raise InvalidInput(f'{path}: the json decoder needs columns, such as columns = {{ user = "int64" }}')
-            fields = [(name, _column_type(path, name, kind)) for name, kind in wanted.columns.items()]
-            return JsonLines(pa.schema(fields), keep=wanted.keep)
+            try:
+                return JsonLines(_read_schema(path, wanted), keep=wanted.keep)
+            except InvalidInput as error:
+                raise InvalidInput(f"{path}: {error}") from error
     raise InvalidInput(f"{path}: a decoder's kind is raw, json or arrow, not {wanted.kind!r}")
 
 
-def _column_type(path: Path, name: str, kind: str) -> pa.DataType:
-    try:
-        return pa.type_for_alias(kind)
-    except ValueError:
+def _read_schema(path: Path, wanted: _Decoder) -> pa.Schema:
+    """The columns that the job lists, or those of its schema file, which is looked for beside the job."""
+    if bool(wanted.columns) == (wanted.schema is not None):
         raise InvalidInput(
-            f"{path}: column {name} has type {kind!r}; Arrow's names are wanted, such as int64, double, string, bool "
-            "or timestamp[us]"
-        ) from None
+            'the json decoder needs columns, such as columns = { user = "int64" }, or a file of them, such as '
+            'schema = "clicks.toml"; give one of the two'
+        )
+    if wanted.schema is None:
+        return parse_fields(wanted.columns)
+    try:
+        return read_schema_file(path.parent / wanted.schema)
+    except OSError as error:
+        raise InvalidInput(f"schema {wanted.schema} cannot be read: {error}. It must be beside the job file") from error
 
 
 def _needed(path: Path, value: str | None, name: str) -> str:

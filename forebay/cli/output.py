@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from forebay.buffer.base.errors import Denied, ForebayError, Unavailable
+from forebay.buffer.base.errors import Denied, ForebayError, Unavailable, Unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
+
+    from forebay.buffer.base.process import Process
     from forebay.buffer.read.fetch import Batch
 
 _HINTS: dict[type[ForebayError], str] = {
@@ -33,10 +36,11 @@ format_option = click.option(
     type=click.Choice(["lines", "json", "hex"]),
     default="lines",
     show_default=True,
-    help="lines: the bytes as they are; json: one object per entry, with its place, time and metadata; hex.",
+    help="lines: bytes as they are, rows as JSON; json: one object per entry, with its place, time and metadata; hex.",
 )
 
 
+_ROWS_AT_ONCE = 4096
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Every control character but tab and newline: C0, DEL and C1."""
 
@@ -46,6 +50,13 @@ def escape(text: str | bytes) -> str:
     if isinstance(text, bytes):
         text = text.decode(errors="backslashreplace")
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def log_to_stderr() -> None:
+    """Write warnings to standard error, each with its time and level, unless the caller's program has log handlers."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(EscapingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
 
 
 class EscapingFormatter(logging.Formatter):
@@ -92,7 +103,12 @@ def write_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def write_entries(batch: Batch, as_format: str, first: int = 0) -> None:
     """Write the entries of a batch from one on, and hand them on before this returns."""
     out = sys.stdout.buffer
-    if as_format == "lines":
+    if batch.schema is not None:
+        if as_format == "hex":
+            raise Unsupported(f"batch {batch.location} holds rows of a schema, which have no bytes to show: use lines")
+        rows = batch.table if as_format == "lines" else batch.records()
+        _write_rows(rows.slice(first))
+    elif as_format == "lines":
         entries = batch.entries[first:]
         if sys.stdout.isatty():
             entries = [escape(entry).encode() for entry in entries]
@@ -100,24 +116,41 @@ def write_entries(batch: Batch, as_format: str, first: int = 0) -> None:
     elif as_format == "hex":
         out.write("".join(f"{entry.hex()}\n" for entry in batch.entries[first:]).encode())
     else:
-        for row in batch.records().slice(first).to_pylist():
-            line = json.dumps(_as_text(row))
-            out.write((escape(line) if sys.stdout.isatty() else line).encode() + b"\n")
+        _write_rows(batch.records().slice(first))
     out.flush()
+
+
+def _write_rows(rows: pa.Table) -> None:
+    """Write rows as JSON, one a line."""
+    for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
+        for row in rows.slice(start, _ROWS_AT_ONCE).to_pylist():
+            line = json.dumps(_as_text(row), default=_as_json)
+            sys.stdout.buffer.write((escape(line) if sys.stdout.isatty() else line).encode() + b"\n")
+
+
+def _as_json(value: Any) -> str:
+    """A nested value that JSON does not know, as text."""
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return str(value.isoformat() if hasattr(value, "isoformat") else value)
 
 
 def _as_text(row: dict[str, Any]) -> dict[str, Any]:
     """A row as JSON can hold it: bytes as text, or in base64 under a name that says so."""
     shown: dict[str, Any] = {}
     for name, value in row.items():
-        if isinstance(value, bytes):
-            try:
-                shown[name] = value.decode()
-            except UnicodeDecodeError:
-                shown[f"{name}_base64"] = base64.b64encode(value).decode()
-        else:
-            shown[name] = value.isoformat() if hasattr(value, "isoformat") else value
+        shown |= as_json_value(name, value)
     return shown
+
+
+def as_json_value(name: str, value: Any) -> dict[str, Any]:
+    """A value as JSON can hold it, under its name."""
+    if isinstance(value, bytes):
+        try:
+            return {name: value.decode()}
+        except UnicodeDecodeError:
+            return {f"{name}_base64": base64.b64encode(value).decode()}
+    return {name: value.isoformat() if hasattr(value, "isoformat") else value}
 
 
 def size(count: float | None) -> str:
@@ -134,6 +167,13 @@ def size(count: float | None) -> str:
 def count(number: float | None) -> str:
     """A number for people."""
     return "-" if number is None else f"{number:,.0f}"
+
+
+def consumer(owner: Process | None, *, alive: bool | None) -> str:
+    """Whether a reader has a consumer, and in which process, for people."""
+    if alive is False:
+        return "no"
+    return str(owner) if owner is not None else "yes" if alive else "-"
 
 
 def age(seconds: float | None) -> str:

@@ -45,9 +45,14 @@ so far. Exit status: 0 all is durable, 2 some of it is not, 130 interrupted."""
 @click.option(
     "--length-prefixed", is_flag=True, help="Entries are bytes after a 4-byte little-endian length, instead of lines."
 )
-@click.option("--metadata", default="", metavar="TEXT", help="Kept with the entries, and given to their reader.")
+@click.option("--metadata", default="", metavar="TEXT", help="Text that is stored with the entries; readers get it.")
 @click.option(
-    "--flush-interval", type=float, default=0.1, show_default=True, metavar="SECONDS", help="Longest wait for a batch."
+    "--flush-interval",
+    type=float,
+    default=0.1,
+    show_default=True,
+    metavar="SECONDS",
+    help="Maximum time between flushes.",
 )
 @click.option(
     "--profile",

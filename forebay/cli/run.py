@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import click
 from forebay.buffer.eventlog import AuditTrail
 from forebay.buffer.producer import Producer
 from forebay.cli.job import read_job
-from forebay.cli.output import EscapingFormatter, count, size, write_json, write_note
+from forebay.cli.output import count, size, write_json, write_note
 from forebay.cli.target import events_option, json_option, open_log, options_for, storage_option
 from forebay.runtime import Runtime
 
@@ -45,13 +46,14 @@ a job:
   kind = "parquet"                           # or delta, buffer, function
   url = "s3://lake/clicks-parquet"           # of a function: function = "module:name"
   # by_date = true                           # Parquet: folders by the date of ingestion
-  # combine_bytes = 134217728                # batches per commit: up to so many bytes …
-  # combine_seconds = 60                     # … or so many seconds
+  # combine_bytes = 134217728                # maximum bytes of the batches in one commit
+  # combine_seconds = 60                     # maximum wait for more batches, in seconds
 
 \b
   [decoder]                                  # without it: one row an entry, as it is
   kind = "json"                              # or arrow, raw
-  columns = { user = "int64", page = "string", at = "timestamp[us]" }
+  columns = { user = "int64", tags = "list<string>", at = "timestamp[us, tz=UTC]" }
+  # schema = "clicks.toml"                   # instead of columns: a .toml, .json, .parquet or .arrow file
   # keep = ["ingestion_time"]
 
 \b
@@ -64,20 +66,27 @@ a job:
 
 \b
   [storage_options]
-  endpoint_url = "http://localhost:8333"
+  endpoint_url = "http://127.0.0.1:8333"
 
 A source that was never written to is waited for: nothing is created, and a warning names its URL every minute. With
 --until-caught-up it is an error.
 
-Ctrl-C or SIGTERM lets what is under way end, and acknowledges it; a second one does not wait. Exit status: 0 caught up
-or stopped by SIGTERM, 2 halted, fenced or wrong, 130 stopped by Ctrl-C."""
+A source whose group another process reads is waited for too: this process is a standby, names the owner, and takes over
+when the owner is gone (at once if it stopped, after 30 seconds without a sign of life if it was killed). With
+--until-caught-up an owner that lives is an error.
+
+Ctrl-C or SIGTERM commits and acknowledges what was read, for up to drain_seconds; a second one does not wait.
+Exit status: 0 caught up or stopped by SIGTERM, 2 halted, fenced or wrong, 130 stopped by Ctrl-C."""
 )
 @click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @storage_option
 @json_option
 @events_option
 @click.option("--until-caught-up", is_flag=True, help="End when all that was there at the start is committed.")
-@click.option("--metrics-port", type=int, metavar="PORT", help="Serve metrics for Prometheus there, on this machine.")
+@click.option("--takeover", is_flag=True, help="Take over the groups at once. Their owners get Fenced.")
+@click.option(
+    "--metrics-port", type=int, metavar="PORT", help="Port on this machine that serves metrics for Prometheus."
+)
 @click.pass_obj
 def run(
     session: Session,
@@ -87,14 +96,15 @@ def run(
     as_json: bool,
     events: str | None,
     until_caught_up: bool,
+    takeover: bool,
     metrics_port: int | None,
 ) -> None:
     """Read the sources that the file JOB names with many workers, and commit them to its sink."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(EscapingFormatter("%(asctime)s %(name)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
     sys.path.insert(0, str(Path.cwd()))  # where a job's function is looked for
     with ExitStack() as opened:
+        log = logging.getLogger("forebay")
+        opened.callback(log.setLevel, log.level)
+        log.setLevel(logging.INFO)  # of others, such as botocore, warnings are enough
         if metrics_port is not None:
             from forebay.runtime.prometheus import serve_metrics  # noqa: PLC0415 - an extra
 
@@ -109,7 +119,7 @@ def run(
         if events is not None:
             trail = AuditTrail(opened.enter_context(open_log(events, found.storage_options)))
         runtime = Runtime(
-            found.sources,
+            [replace(source, takeover=takeover) for source in found.sources],
             sink,
             found.config,
             decoder=found.decoder,
@@ -139,7 +149,9 @@ def _stopping_by_signals(runtime: Runtime) -> Iterator[list[int]]:
 
     def stop(number: int, _frame: object) -> None:
         received.append(number)
-        write_note("stopping: what is under way may end; once more to stop at once" if len(received) == 1 else "now")
+        write_note(
+            "stopping: commits under way may end. Press Ctrl-C again to stop at once" if len(received) == 1 else "now"
+        )
         runtime.stop(None if len(received) == 1 else 0)
         # A source that is being opened, and does not answer, is nothing that the runtime could stop.
         if len(received) > 2 or (len(received) == 2 and not runtime.status().sources):

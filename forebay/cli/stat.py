@@ -12,7 +12,7 @@ from forebay.buffer.base.errors import ForebayError, NotFound, Unavailable
 from forebay.buffer.inspect.describe import describe_all
 from forebay.buffer.inspect.stats import BufferStats, total
 from forebay.buffer.store.folder import FolderStore
-from forebay.cli.output import age, count, size, write_error, write_json, write_line, write_table
+from forebay.cli.output import age, consumer, count, size, write_error, write_json, write_line, write_table
 from forebay.cli.target import Target, json_option, takes_url
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _write(url: str, parts: list[BufferStats]) -> None:
                 count(group.lag_entries),
                 size(group.lag_bytes),
                 age(group.lag_seconds),
-                {True: "yes", False: "no", None: "-"}[group.alive],
+                consumer(group.owner, alive=group.alive),
             )
             for group in found.groups
         ]

@@ -16,6 +16,7 @@ from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.either.dispatch import buffers_at, is_topic
 from forebay.buffer.eventlog import AuditTrail, open_event_log
 from forebay.buffer.store import open_store
+from forebay.buffer.store.urls import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -90,7 +91,7 @@ def remove_folder(store: ObjectStore, folder: str, keys: Iterable[str]) -> list[
 
 def options_for(url: str, storage_options: dict[str, Any]) -> dict[str, Any]:
     """Return how to reach a store, for a URL that may be beside others: files and memory are just there."""
-    return {} if url.startswith(("file://", "memory://")) else storage_options
+    return storage_options if parse_url(url).takes_options else {}
 
 
 def open_log(url: str, storage_options: dict[str, Any]) -> EventLog:
@@ -109,7 +110,7 @@ def takes_url(command: Callable[..., T]) -> Callable[..., T]:
     @click.pass_obj
     @functools.wraps(command)
     def with_target(session: Session, /, **given: Any) -> T:
-        url, options = given.pop("url"), given.pop("storage_options")
+        url, options = parse_url(given.pop("url")).url, given.pop("storage_options")
         manifest_path, data_prefix = paths = given.pop("manifest_path"), given.pop("data_prefix")
         clock = session.clock or SystemClock()
         return command(Target(url, options, manifest_path or "manifest", data_prefix or "data", clock, paths), **given)
@@ -135,7 +136,7 @@ storage_option = click.option(
     callback=_parse_options,
     envvar="FOREBAY_OPTIONS",
     metavar="KEY=VALUE",
-    help="A storage option, such as endpoint_url=http://localhost:8333; may be repeated. FOREBAY_OPTIONS holds "
+    help="A storage option, such as endpoint_url=http://127.0.0.1:8333; may be repeated. FOREBAY_OPTIONS holds "
     "several, with spaces between them.",
 )
 
@@ -143,7 +144,7 @@ events_option = click.option(
     "--events",
     metavar="LOG",
     envvar="FOREBAY_EVENT_LOG",
-    help="An event log to write down in what was done, such as sqlite:///var/events.db.",
+    help="Event log that records what was done, such as sqlite:///var/events.db.",
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, one object per line.")

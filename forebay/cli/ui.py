@@ -25,7 +25,7 @@ the token in FOREBAY_UI_TOKEN: other users of this machine can see --token in th
 )
 @takes_url
 @click.option("--events", metavar="LOG", envvar="FOREBAY_EVENT_LOG", help="The event log of collectors and runtimes.")
-@click.option("--port", type=int, default=8090, show_default=True, help="0 takes a free one.")
+@click.option("--port", type=int, default=8090, show_default=True, help="Port of the page; 0 picks a free one.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to serve at.")
 @click.option(
     "--token",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-from forebay.buffer.base.errors import ForebayError
-from forebay.buffer.inspect.findings import Severity
 from forebay.buffer.inspect.verify import verify as verify_buffer
 from forebay.cli.output import write_error, write_json, write_line
 from forebay.cli.target import Target, json_option, takes_url
@@ -21,7 +19,7 @@ examples:
 Orphans are objects that the manifest does not list: uploads in progress, or leftovers that a collection will delete.
 They are reported, but they are not damage.
 
-Exit status: 0 everything listed is there and intact, 2 damage was found or wrong usage, 3 it, or a partition of it,
+Exit status: 0 everything listed is there and intact, 1 damage was found, 2 wrong usage or it, or a partition of it,
 could not be read."""
 )
 @takes_url
@@ -29,13 +27,9 @@ could not be read."""
 @click.option("--shallow", is_flag=True, help="Look for batches in a listing instead of reading them.")
 def verify(target: Target, as_json: bool, shallow: bool) -> int:
     """Check that everything a buffer or topic lists is there and intact. Changes nothing."""
-    try:
-        report = verify_buffer(
-            target.open(), deep=not shallow, manifest_path=target.manifest_path, data_prefix=target.data_prefix
-        )
-    except ForebayError as error:
-        write_error(error)
-        return int(Severity.UNREADABLE)
+    report = verify_buffer(
+        target.open(), deep=not shallow, manifest_path=target.manifest_path, data_prefix=target.data_prefix
+    )
     for part in report.partitions or (report,):
         if as_json:
             write_json(part.as_json())

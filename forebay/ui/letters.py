@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from forebay.buffer.base.errors import Corrupt, NotFound
+from forebay.buffer.base.errors import NotFound
 from forebay.buffer.inspect.stats import total
-from forebay.runtime.dead_letter import DeadLetter
+from forebay.runtime.letters import letters_in
 
 if TYPE_CHECKING:
     from forebay.buffer.format.model import BatchDescriptor
@@ -32,14 +32,22 @@ class Letters:
                 raise
             return {"url": self.url, "batches": 0, "entries": 0, "newest": []}  # the first dead letter makes it
         summed = total([part.stats for part in parts if part.stats is not None])
-        newest = [_show(found.batch) for found in self._subject.newest(_SHOWN)]
+        newest = [shown for found in self._subject.newest(_SHOWN) for shown in _show(found.batch)][:_SHOWN]
         return {"url": self.url, "batches": summed.batches, "entries": summed.entries, "newest": newest}
 
 
-def _show(batch: BatchDescriptor) -> dict[str, Any]:
-    shown: dict[str, Any] = {"time_ms": batch.last_time_ms, "group": "", "sequence": None, "error": ""}
-    try:
-        letter = DeadLetter.parse(batch.metadata[0].payload if batch.metadata else b"")
-    except Corrupt:
-        return shown  # counted all the same: somebody put it there by hand
-    return {**shown, "group": letter.group, "sequence": letter.sequence, "error": letter.error[:_LONGEST_TEXT]}
+def _show(batch: BatchDescriptor) -> list[dict[str, Any]]:
+    """The letters in a batch, newest first."""
+    letters = letters_in(batch)
+    if not letters:  # counted all the same: somebody put it there by hand
+        return [{"time_ms": batch.last_time_ms, "group": "", "sequence": None, "place": "", "error": ""}]
+    return [
+        {
+            "time_ms": kept.time_ms,
+            "group": kept.letter.group,
+            "sequence": kept.letter.sequence,
+            "place": kept.letter.place,
+            "error": kept.letter.error[:_LONGEST_TEXT],
+        }
+        for kept in reversed(letters)
+    ]

@@ -113,7 +113,9 @@ class Trail:
             case "runtime.halted":
                 level, text = "critical", f"{reader} halted: {error}"
             case "dead_letter":
-                level, text = "warning", f"batch {payload.get('sequence')}, read by {reader}, is a dead letter: {error}"
+                place = f", {payload['entries']}" if payload.get("entries") else ""
+                text = f"batch {payload.get('sequence')}{place}, read by {reader}, became a dead letter: {error}"
+                level = "warning"
             case "delete.finished" if self._sweep is not None:
                 deleted = self._sweep.deleted
                 text = f"the collector deleted {deleted:,} {'object' if deleted == 1 else 'objects'}"

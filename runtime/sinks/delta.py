@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from forebay.buffer.base.errors import InvalidInput, Unavailable, Unsupported
-from forebay.buffer.store.options import NativeOptions, S3Options, parse_s3_options, redact
+from forebay.buffer.store.open import parse_options
+from forebay.buffer.store.options import NativeOptions, S3Options, redact
+from forebay.buffer.store.urls import parse_url
 from forebay.runtime.contract import Answer, Combining, Commit, CommitIdentity, Committed, Fatal, MaybeCommitted, Sink
 from forebay.runtime.sinks.parquet import COMBINING
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from deltalake import DeltaTable
+
+    from forebay.buffer.store.urls import Location
 
 _OLDEST = (1, 6)
 """Older ones hold the interpreter's lock while they talk to the store, and so stop all other threads. Before 1.1, an
@@ -62,9 +66,10 @@ class DeltaSink(Sink):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         _check_installed()
-        self.url = url.rstrip("/")
+        location = parse_url(url)
+        self.url = location.url
         self.combining = combining
-        self._options = _parse_options(self.url, dict(storage_options or {}))
+        self._options = _parse_options(location, dict(storage_options or {}))
         self._lock = Lock()
         self._table: DeltaTable | None = None
 
@@ -180,20 +185,18 @@ def _check_installed() -> None:
     if found == "none" or tuple(map(int, found.split(".")[:2])) < _OLDEST:
         raise Unsupported(
             f"a Delta sink needs deltalake {_OLDEST[0]}.{_OLDEST[1]} or newer, and {found} is installed: "
-            'pip install --upgrade "forebay[delta]"'
+            "pip install --upgrade deltalake"
         )
 
 
-def _parse_options(url: str, given: dict[str, Any]) -> S3Options | NativeOptions | None:
-    scheme = url.partition("://")[0]
-    if scheme == "s3":
-        return parse_s3_options({**given, "client": "obstore"})  # which, like delta-rs, knows no profiles
-    if scheme in {"gs", "az"}:
-        return NativeOptions.split(given)
-    if scheme != "file":
-        raise Unsupported(f"{url}: a Delta table can be at file:///…, s3://…, gs://… or az://…")
+def _parse_options(location: Location, given: dict[str, Any]) -> S3Options | NativeOptions | None:
+    if location.scheme == "memory":
+        raise Unsupported(f"{location.url}: a Delta table can be at file:///…, s3://…, gs://… or az://…")
+    if location.takes_options:
+        # obstore, like delta-rs, reads no profiles, and knows none of what goes to botocore alone.
+        return parse_options(location, {**given, "client": "obstore"})
     if given:
-        raise InvalidInput(f"{url}: file:// takes no storage options, got {', '.join(sorted(given))}")
+        raise InvalidInput(f"{location.url}: file:// takes no storage options, got {', '.join(sorted(given))}")
     return None
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forebay.runtime.spark.java import ensure_java
+from forebay.runtime.spark.python import check_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,7 +20,15 @@ __all__ = ["ensure_java", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make `forebay` known to a session as a data source."""
+    """Make `forebay` known to a session as a data source.
+
+    Raises:
+        Unsupported: the Python that Spark starts for tasks has no forebay; the message says what to type.
+    """
+    # A session of Spark Connect has no context here: its Python is on the server.
+    context = getattr(spark, "sparkContext", None)
+    if context is not None:
+        check_python(context.pythonExec)
     # Here, so that `import forebay.runtime.spark` works without Spark and says so only where Spark is used.
     from forebay.runtime.spark.source import ForebaySource  # noqa: PLC0415
 

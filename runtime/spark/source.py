@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from forebay.buffer.store.options import seal, unseal
+from forebay.runtime.spark.options import refuse_memory
 from forebay.runtime.spark.read.rows import SCHEMA
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
     from pyspark.sql.datasource import (
         DataSourceArrowWriter,
         DataSourceReader,
@@ -24,6 +27,11 @@ class ForebaySource(DataSource):
 
     Spark makes one in several processes: nothing is opened, claimed or sent before it asks for more.
     """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Called by Spark, first of all in the driver's `load`, `save` or `start`."""
+        super().__init__(options)
+        refuse_memory(options)
 
     @classmethod
     def name(cls) -> str:

@@ -1,6 +1,7 @@
 """The stages of a runtime, in the order in which a batch passes them (rfcs/0007).
 
-    unwritten_sources  waits for a source that nothing was ever written to
+    awaited_sources    waits for a source that nothing was ever written to, or whose group another process has
+    heartbeat          shows the standbys of a group that its runtime lives
     source_reader      takes batches from a source's manifest, one thread for each source
     portions           groups them into portions, one for each commit
     admission          lets a portion be fetched when the memory budget has room

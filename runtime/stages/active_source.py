@@ -44,11 +44,13 @@ class ActiveSource:
         self.obstacle = ""
         self.trouble = ""
         """Why the last read, record or ack failed; empty if it did not."""
-        self.rows = self.commits = self.dead_letters = self.bytes_read = 0
+        self.found_entries = self.fetched_rows = self.rows = self.commits = self.dead_letters = self.bytes_read = 0
         self.caught_up = False
         """Whether the last look found nothing more to read."""
         self.leaving = False
-        """Nothing more is read or admitted. The source ends when everything under way has ended."""
+        """Nothing more is read. The source ends when everything under way has ended."""
+        self.has_gap = False
+        """Whether batches that were read have been dropped, so that nothing after them may be committed."""
         self.ending = False
         """The source ends now, with a last ack of what is done."""
         self.may_ack = True
@@ -62,8 +64,9 @@ class ActiveSource:
         return [self.sizes.expect(descriptor) for descriptor in portion.descriptors]
 
     def leave(self) -> None:
-        """Stop reading; the caller holds the lock."""
+        """Stop reading, and drop what waits for room; the caller holds the lock."""
         self.leaving = True
+        self.has_gap |= bool(self.ready)
         self.ready.clear()
         self.wake.notify()
 
@@ -86,10 +89,11 @@ class ActiveSource:
     @property
     def lag_seconds(self) -> float:
         """How long the first of these batches has waited; 0 if its time is unknown."""
-        first = self.frontier.first or (self.ready[0] if self.ready else None)
-        if first is None or not first.descriptors[0].metadata:
+        portion = self.frontier.first or (self.ready[0] if self.ready else None)
+        first = self.builder.first if portion is None else portion.descriptors[0]
+        if first is None or first.first_time_ms is None:
             return 0.0
-        return max(0.0, (self._clock.now_ms() - first.descriptors[0].metadata[0].ingestion_time_ms) / 1000)
+        return max(0.0, (self._clock.now_ms() - first.first_time_ms) / 1000)
 
     @property
     def waits_for(self) -> tuple[str, str]:
@@ -104,7 +108,9 @@ class ActiveSource:
         if first is not None:
             return ("fetch", "batches are fetched and recorded") if first.missing else ("sink", "the sink commits")
         if self.builder:
-            return "more", f"{len(self.builder)} batches wait for more to combine"
+            due = self.builder.due
+            limit = "" if due is None else f", {max(0.0, due - self._clock.monotonic()):.0f} s at most"
+            return "more", f"{len(self.builder)} batches wait for more to combine{limit}"
         return ("data", "there are no new batches") if self.caught_up else ("store", "the manifest is read")
 
     def measure(self) -> None:

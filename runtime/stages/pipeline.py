@@ -10,15 +10,28 @@ import pyarrow as pa
 
 from forebay.buffer.base import metrics
 from forebay.buffer.base.backoff import full_jitter
-from forebay.buffer.base.errors import Corrupt, Fenced, InvalidInput, NotFound, Timeout, Unavailable, Unknown
+from forebay.buffer.base.errors import (
+    Corrupt,
+    Fenced,
+    InvalidInput,
+    NotFound,
+    Timeout,
+    Unavailable,
+    Unknown,
+    Unsupported,
+)
 from forebay.runtime import dead_letter
+from forebay.runtime.bad_entries import describe_entries
 from forebay.runtime.contract import Fatal, MaybeCommitted, NotCommitted
 from forebay.runtime.dead_letter import Halted
 from forebay.runtime.stages.admission import Admission, held_bytes
+from forebay.runtime.stages.isolation import NOT_THE_DATA, describe, isolate
 from forebay.runtime.stages.sink_answers import Raised, check_committed, commit
 from forebay.runtime.stages.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.eventlog import AuditTrail
     from forebay.buffer.format.model import BatchDescriptor
@@ -26,6 +39,7 @@ if TYPE_CHECKING:
     from forebay.buffer.read.fetch import Batch
     from forebay.runtime.config import RuntimeConfig
     from forebay.runtime.contract import Answer, Decoder, Sink
+    from forebay.runtime.dead_letter import DeadLetter
     from forebay.runtime.stages.active_source import ActiveSource
     from forebay.runtime.stages.portions import Portion
 
@@ -35,6 +49,7 @@ TRANSIENT: Final = (Unavailable, Unknown, Timeout)
 """Errors after which a read, a record or an ack is repeated."""
 RETRY_BASE: Final = 0.1
 RETRY_CAP: Final = 30.0
+_MEND: Final = "Mend the cause and start it again: nothing of it was acknowledged"
 
 Task: TypeAlias = tuple["ActiveSource", "Portion", int]
 """A batch to fetch: its source, its portion and its index in the portion."""
@@ -135,6 +150,9 @@ class Pipeline:
             return
         try:
             self._prepare(source, portion, index)
+        except MemoryError as error:  # this machine's fault, not the batch's
+            sequence = portion.descriptors[index].sequence
+            raise MemoryError(f"{source.url}: batch {sequence}: {error}. Lower fetch_workers or max_bytes") from error
         except TRANSIENT as error:
             pause = self._pause(portion, f"the store: {error}")
             sequence = portion.descriptors[index].sequence
@@ -152,16 +170,24 @@ class Pipeline:
             if isinstance(error, NotFound):
                 # It is no dead letter if another runtime has committed it, and the collector taken it, meanwhile.
                 source.consumer.check_missing(descriptor, error)
-            self._bury(source, descriptor, None, _describe(error))
+            self._bury_object(source, descriptor, describe(error))
             return
         try:
             table = self._decoder(batch)
-        except MemoryError:
-            raise  # this machine's fault, not the batch's
-        except Exception as error:  # noqa: BLE001 - a decoder may raise anything
+        except NOT_THE_DATA:  # guard: decode again after an error that says nothing about the data
+            raise
+        except Exception as error:
+            if isinstance(error, Unsupported) and batch.schema is not None:
+                raise  # a decoder of bytes in front of rows: every batch would become a dead letter
             _check_same_again(source, batch)  # guard: fetch a batch without checksum again before poisoning it
-            self._bury(source, descriptor, batch, _describe(error))
-            return
+            if not len(batch):
+                self._bury_object(source, descriptor, describe(error))
+                return
+            decoded = isolate(self._decoder, batch, error)
+            self._bury(source, batch, decoded.reasons)  # guard: keep bad entries before the good ones are committed
+            if decoded.batch is None:
+                return
+            batch, table = decoded.batch, decoded.table
         if not isinstance(table, pa.Table):
             raise InvalidInput(
                 f"{source.url}: a decoder must return a pyarrow.Table, not {type(table).__name__}, as of batch "
@@ -171,6 +197,7 @@ class Pipeline:
         with self.lock:
             source.sizes.learn(batch, held)
             source.bytes_read += batch.decoded.raw_bytes
+            source.fetched_rows += table.num_rows
             portion.fill(index, batch, table)
             if not source.over:
                 self.admission.correct(source, portion, index, held)
@@ -218,10 +245,10 @@ class Pipeline:
             return
         if isinstance(answer, Fatal):
             if not answer.poison:
-                raise Halted(f"{source.url}: the sink refused {portion.identity}: {answer.reason}")
+                raise Halted(f"{_name(source, portion)}: the sink refused: {answer.reason}. {_MEND}")
             try:
-                for batch in portion.batches:
-                    self._bury(source, batch.descriptor, batch, answer.reason)
+                for batch in filter(len, portion.batches):
+                    self._bury(source, batch, dict.fromkeys(range(len(batch)), answer.reason))
             except TRANSIENT as error:
                 self._commit_again(source, portion, NotCommitted(f"the dead letters: {error}"))
                 return
@@ -235,7 +262,7 @@ class Pipeline:
         try:
             whole = portion.commit(source.url)
         except MemoryError as error:
-            return Fatal(_describe(error))
+            return Fatal(describe(error))
         except pa.ArrowException as error:
             return Fatal(f"its batches do not make one table: {error}", poison=True)
         return commit(self.sink, whole)
@@ -246,11 +273,11 @@ class Pipeline:
             portion.asks = isinstance(answer, MaybeCommitted)  # guard: check after a commit that may have happened
         if portion.failures >= self.config.max_failures:
             raise Halted(
-                f"{source.url}: the sink failed {portion.failures} times in a row on {portion.identity}, at last with "
-                f"{answer.reason}"
+                f"{_name(source, portion)}: the sink failed {portion.failures} times in a row, at last with "
+                f"{answer.reason}. {_MEND}"
             )
         pause = self._pause(portion, f"the sink: {answer.reason}")
-        _log.warning("%s: committing %s again in %.1f s: %s", source.url, portion.identity, pause, answer.reason)
+        _log.warning("%s: committing again in %.1f s: %s", _name(source, portion), pause, answer.reason)
         self.committing.put((source, portion), after=pause)
 
     def _finish(self, source: ActiveSource, portion: Portion) -> None:
@@ -278,28 +305,69 @@ class Pipeline:
 
     # Poison
 
-    def _bury(self, source: ActiveSource, descriptor: BatchDescriptor, batch: Batch | None, reason: str) -> None:
+    def _bury(self, source: ActiveSource, batch: Batch, reasons: Mapping[int, str]) -> None:
+        """Keep entries or rows of a batch as dead letters; its object if a letter cannot hold one of the rows."""
+        stored = dead_letter.stored_indexes(batch)
+        where = f"batch {batch.sequence}, {describe_entries([stored[index] for index in sorted(reasons)])},"
+        reason = next(iter(reasons.values()))
+        producer = self._check_letters(source, where, reason)
+        try:
+            letters = dead_letter.keep_entries(producer, batch, reasons, reader=source.reader, url=source.url)
+        except InvalidInput as error:
+            if batch.schema is None:
+                raise
+            self._bury_object(source, batch.descriptor, f"{reason} ({where} and a letter cannot hold it: {error})")
+            return
+        self._tell(source, batch.descriptor, letters)
+
+    def _bury_object(self, source: ActiveSource, descriptor: BatchDescriptor, reason: str) -> None:
+        """Keep a batch that cannot be read as a dead letter."""
+        producer = self._check_letters(source, f"batch {descriptor.sequence}", reason)
+        letter = dead_letter.keep_object(producer, descriptor, reason, reader=source.reader, fetcher=source.fetcher)
+        self._tell(source, descriptor, [letter])
+
+    def _check_letters(self, source: ActiveSource, where: str, reason: str) -> Producer:
+        """Return where dead letters go.
+
+        Raises:
+            Halted: there is no such place.
+        """
         if self._dead_letters is None:
             raise Halted(
-                f"{source.url}: batch {descriptor.sequence} cannot be used: {reason}. Mend the cause, or give the "
-                "runtime dead_letters, a Producer, to put such batches aside; then start it again"
+                f"{source.url}: {where} cannot be used: {reason}. Mend the cause, or have the runtime put such "
+                'entries aside and go on: add [dead_letters] with url = "…" to the job file, or give Runtime '
+                "dead_letters, a Producer. Then start it again"
             )
-        dead_letter.keep(
-            self._dead_letters, descriptor, batch, reader=source.reader, fetcher=source.fetcher, error=reason
-        )
-        _log.error("%s: batch %d is a dead letter now: %s", source.url, descriptor.sequence, reason)
-        metrics.runtime_dead_letters.add(1, source.attributes)
-        if self._events is not None:
-            self._events.record(
-                "dead_letter",
-                source.url,
-                objects=[descriptor.location],
-                group=source.reader.group,
-                sequence=descriptor.sequence,
-                error=reason,
-            )
+        return self._dead_letters
+
+    def _tell(self, source: ActiveSource, descriptor: BatchDescriptor, letters: list[DeadLetter]) -> None:
+        """Log, count and write down dead letters that are durable."""
+        for letter in letters:
+            _log.error(
+                "%s: %s of batch %d became a dead letter: %s",
+                source.url, letter.place, letter.sequence, letter.error,
+            )  # fmt: skip
+            if self._events is not None:
+                self._events.record(
+                    "dead_letter",
+                    source.url,
+                    objects=[descriptor.location],
+                    group=source.reader.group,
+                    sequence=letter.sequence,
+                    entries=letter.place,
+                    error=letter.error,
+                )
+        metrics.runtime_dead_letters.add(len(letters), source.attributes)
         with self.lock:
-            source.dead_letters += 1
+            source.dead_letters += len(letters)
+
+
+def _name(source: ActiveSource, portion: Portion) -> str:
+    """A portion, for people: the buffer, its group and its batches."""
+    first, last = portion.identity.first, portion.identity.last
+    batches = f"batch {first}" if first == last else f"batches {first} to {last}"
+    group = f", group {source.reader.group}" if source.reader.group else ""
+    return f"{source.url}: {batches}{group}"
 
 
 def _check_same_again(source: ActiveSource, batch: Batch) -> None:
@@ -312,7 +380,3 @@ def _check_same_again(source: ActiveSource, batch: Batch) -> None:
         return
     if not again.arrow.equals(batch.arrow):
         raise Unavailable(f"{source.url}: batch {batch.sequence} was not the same when it was fetched again")
-
-
-def _describe(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

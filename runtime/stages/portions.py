@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.format.schema import present, widen
 from forebay.runtime.contract import Commit, CommitIdentity
 
 if TYPE_CHECKING:
@@ -62,6 +64,8 @@ class Portion:
         """
         tables = [table for table in self._tables if table is not None and table.num_rows]
         if len(tables) > 1:
+            if all(batch.schema is not None for batch in self.batches):
+                tables = _in_widest_schema(tables)
             tables = [pa.concat_tables(tables, promote_options="permissive")]
         self._tables = list(tables)  # joined once, however often it is tried
         return Commit(self.identity, url, self.batches, tables[0], replay=self.replay)
@@ -70,6 +74,30 @@ class Portion:
         """Release the memory."""
         self._batches = []
         self._tables = []
+
+
+def _in_widest_schema(tables: list[pa.Table]) -> list[pa.Table]:
+    """Return rows of several versions of a typed buffer's schema in the widest of them.
+
+    Arrow's own promotion does not know fields that were added inside a struct. What a decoder made of the rows may not
+    fit together: then the tables are returned as they are, for Arrow to decide.
+    """
+    widest = tables[0].schema
+    if all(table.schema.equals(widest) for table in tables):
+        return tables
+    try:
+        for table in tables[1:]:
+            widest = _wider(widest, table.schema)
+        return [present(table, widest) for table in tables]
+    except InvalidInput:
+        return tables
+
+
+def _wider(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    try:
+        return widen(one, other)
+    except InvalidInput:
+        return widen(other, one)
 
 
 class PortionBuilder:
@@ -121,17 +149,28 @@ class PortionBuilder:
 
     @property
     def due(self) -> float | None:
-        """When to close the portion that is not complete yet; None if there is none, or if it was recorded as longer.
+        """When to close the portion that is not complete yet; None if it may not be closed."""
+        if self._combining is None or not self.may_close:
+            return None
+        return self._since + self._combining.max_seconds
+
+    @property
+    def may_close(self) -> bool:
+        """Whether there is a portion that is not complete yet, and that was not recorded as longer.
 
         A recorded portion is never closed early: it may have been committed as it was recorded.
         """
-        if not self._open or self._combining is None or self._open[-1].sequence < self._last_planned:
-            return None
-        return self._since + self._combining.max_seconds
+        # guard: never close a recorded range early
+        return bool(self._open) and self._open[-1].sequence >= self._last_planned
 
     def __len__(self) -> int:
         """How many batches wait for more."""
         return len(self._open)
+
+    @property
+    def first(self) -> BatchDescriptor | None:
+        """The first of them."""
+        return self._open[0] if self._open else None
 
     def _is_complete(self, sequence: int) -> bool:
         if sequence <= self._last_planned:

@@ -98,6 +98,8 @@ class SourceReader:
             steps.append((source.builder.due, self._close_portion))
             if not source.ready and not (self._until_caught_up and source.caught_up):
                 steps.append((self._look_at, self._look))
+        elif source.builder.may_close:
+            steps.append((0.0, self._close_portion))  # guard: commit at a stop what waits to be combined
         due = [(at, number) for number, (at, _step) in enumerate(steps) if at is not None]
         if not due:
             return None, None
@@ -110,10 +112,11 @@ class SourceReader:
             return True
         if source.frontier.first is not None:
             return False
+        waiting = bool(self._unrecorded or source.ready)
         if source.leaving:
-            return True
-        nothing_left = not (source.builder or self._unrecorded or source.ready)
-        return self._until_caught_up and source.caught_up and nothing_left
+            is_cut_off = source.has_gap or self._pipeline.failure is not None
+            return is_cut_off or not (waiting or source.builder.may_close)
+        return self._until_caught_up and source.caught_up and not (waiting or source.builder)
 
     def _try(self, step: Callable[[], None]) -> None:
         source = self._source
@@ -155,6 +158,7 @@ class SourceReader:
         source, config = self._source, self._pipeline.config
         found = self._consumer.next_descriptors(config.descriptors_per_look)
         now = self._clock.monotonic()
+        source.found_entries += sum(descriptor.facts.records for descriptor in found if descriptor.facts)
         source.caught_up = not found or (self._until_caught_up and found[-1].sequence + 1 >= self._end_at_start)
         if found:
             self._look_at, self._poll_delay = now, POLL_FLOOR
@@ -178,7 +182,7 @@ class SourceReader:
             for descriptors in complete
         ]
         with self._pipeline.lock:
-            if not source.leaving:
+            if not source.has_gap:  # guard: commit nothing behind what was dropped
                 self._unrecorded += portions
                 source.ready += portions
                 self._pipeline.admit()

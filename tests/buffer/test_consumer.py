@@ -11,6 +11,7 @@ from queue import Queue as Queued
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from forebay.buffer.base.errors import Closed, Corrupt, Fenced, InvalidInput, NotFound, Unavailable
 from forebay.buffer.consumer import Collect, Consumer, Lag
@@ -523,9 +524,12 @@ def test_waiting_reader_polls_by_conditional_reads_and_wakes_within_an_interval(
     # Intervals double from the floor to the bound: 20 looks take much longer than 20 times the floor.
     assert clock.monotonic() > 20
     append(inner, "second")
-    clock.advance(2.0)
-    thread.join(timeout=30)
+    looks = store.calls["get_if_changed"]
+    while thread.is_alive():  # not one step: the reader may still be on its way to its next wait
+        clock.advance(0.05)
+        thread.join(timeout=0.001)
     assert got == [1]
+    assert store.calls["get_if_changed"] <= looks + 2, "the look under way, if any, and the next one"
 
 
 def test_wait_in_seconds_ends_after_so_long_without_a_batch(inner: MemoryStore) -> None:
@@ -574,7 +578,7 @@ def test_consumer_that_is_asked_to_collect_does_so_where_its_batches_are(monkeyp
     monkeypatch.setattr(Collector, "collect_once", told)
     before = collectors()
     with Consumer(inner, manifest_path="m", data_prefix="d", collect=True) as consumer:
-        assert reports.get(timeout=30).deleted == 1, "the orphan"
+        assert reports.get(timeout=PATIENCE).deleted == 1, "the orphan"
         assert consumer.next_batch() is not None
     assert collectors() == before
 
@@ -639,7 +643,7 @@ def test_close_ends_a_waiting_reader(inner: MemoryStore) -> None:
     thread = threading.Thread(target=read)
     thread.start()
     consumer.close()
-    assert ended.wait(30)
+    assert ended.wait(PATIENCE)
     thread.join()
 
 
@@ -723,6 +727,6 @@ def test_missing_object_whose_location_repeats_the_urls_folder_says_how_to_open_
     """OpenData Buffer's locations begin at the bucket's root."""
     bucket = MemoryStore("memory://bucket")
     with Producer(bucket, profile="opendata") as producer:
-        producer.produce(b"a").result(60)
+        producer.produce(b"a").result()
     with pytest.raises(NotFound, match=r"repeats the URL's own folder ingest/.*manifest_path"):
         Consumer(FolderStore(bucket, "ingest")).next_batch()

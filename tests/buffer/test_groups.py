@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from forebay.buffer.base.errors import Corrupt, Fenced, InvalidInput, NotFound, Trimmed, Unsupported
+from forebay.buffer.base.process import this_process
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.format.checksum import crc32c
@@ -457,12 +458,14 @@ def test_deleting_what_is_not_there_is_not_found_and_names_what_is(store: Memory
 def test_groups_are_listed_and_described(store: MemoryStore) -> None:
     assert Groups(store).list() == []
     Consumer(store, group="b", from_=4).close()
-    consumer = Consumer(store, group="a")
+    clock = ManualClock()
+    consumer = Consumer(store, group="a", clock=clock)
     read(consumer, 3)
     consumer.ack_through(2)
     a, b = Groups(store).list()
+    owner = this_process(clock)
     generations = {name: group.generation for name, group in head_of(store).groups.items()}
-    assert a == GroupState("a", generations["a"], start=0, acked=2, epoch=1, alive=True, waiting=7)
+    assert a == GroupState("a", generations["a"], start=0, acked=2, epoch=1, alive=True, waiting=7, owner=owner)
     assert b == GroupState("b", generations["b"], start=4, acked=None, epoch=1, alive=False, waiting=6)
     assert Groups(store).describe("b") == b
     trim(store, 6)

@@ -10,12 +10,12 @@ import os
 import pickle
 import threading
 import warnings
-from collections.abc import Callable
 from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
 import pytest
+from patience import PATIENCE, wait_for
 
 from forebay.buffer.base import names
 from forebay.buffer.base.errors import (
@@ -88,16 +88,6 @@ def trim(store: MemoryStore, point: int) -> int:
         return head.trim(min([point, *held]), {}).touch()
 
     return Queue(store).change_head(change, lambda _head: False).first_sequence
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Until a thread has come so far."""
-    waiting = threading.Event()
-    for _ in range(2000):
-        if condition():
-            return
-        waiting.wait(0.005)
-    raise AssertionError("it did not happen in 10 s")
 
 
 def renewing_threads() -> set[threading.Thread]:
@@ -277,7 +267,7 @@ def test_forgotten_hold_warns_and_is_not_renewed_any_more(store: MemoryStore, cl
         gc.collect()
     assert [str(warning.message) for warning in caught if warning.category is ResourceWarning]
     clock.advance(TTL)  # the thread notices it when the next renewal is due
-    thread.join(10)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     assert [found.renewals for found in head_of(store).holds.values()] == [0]
 
@@ -291,7 +281,7 @@ def test_finalizer_of_a_forgotten_hold_waits_for_no_lock(store: MemoryStore) -> 
 
         def wait_until(self, condition: threading.Condition, deadline: float | None) -> bool:
             is_locked.set()
-            assert released.wait(600)
+            assert released.wait(PATIENCE)
             return super().wait_until(condition, deadline)
 
     clock = KeepsTheLock()
@@ -302,14 +292,14 @@ def test_finalizer_of_a_forgotten_hold_waits_for_no_lock(store: MemoryStore) -> 
         gc.collect()
 
     forgetting = threading.Thread(target=forget, daemon=True)
-    assert is_locked.wait(60)
+    assert is_locked.wait(PATIENCE)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         forgetting.start()
-        forgetting.join(60)
+        forgetting.join(PATIENCE)
         is_stuck = forgetting.is_alive()
         released.set()
-        forgetting.join(60)
+        forgetting.join(PATIENCE)
     clock.advance(TTL)
     assert not is_stuck
     assert [warning for warning in caught if warning.category is ResourceWarning]
@@ -452,7 +442,7 @@ class Hanging(FaultyStore):
     def replace(self, key: str, data: Any, version: str) -> Any:
         if self.hangs:
             self.hanging.set()
-            assert self.released.wait(600)
+            assert self.released.wait(PATIENCE)
         return super().replace(key, data, version)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import dis
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any, Self
 
@@ -18,11 +18,15 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Queue
+from forebay.buffer.read.ahead import FetchWindow
 from forebay.buffer.read.iteration import BaseConsumer
 from forebay.buffer.read.position import ReadPosition
+from forebay.buffer.read.threads import FetchThreads
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, TopicConsumer, create_topic
 
+AHEAD = {method.__code__.co_filename for method in (FetchWindow.add, FetchThreads.run)}
+"""The modules that fetch ahead. Their locks are taken by threads too, so an interrupt must not leave one taken."""
 FILES = {
     method.__code__.co_filename
     for method in (BaseConsumer.next_batch, Consumer.look, TopicConsumer.next_descriptors, ReadPosition.hand_out)
@@ -43,8 +47,9 @@ class Interrupter:
     `with` block and the release of its lock, an interrupt would leave the lock to this thread for ever.
     """
 
-    def __init__(self, number: int, *, anywhere: bool) -> None:
+    def __init__(self, number: int, *, anywhere: bool, files: Collection[str] = FILES) -> None:
         self._left = number
+        self._files = files
         self._anywhere = anywhere
         self._before: dict[FrameType, str] = {}
         self.raised = False
@@ -57,7 +62,7 @@ class Interrupter:
         sys.settrace(None)
 
     def _enter(self, frame: FrameType, event: str, _arg: Any) -> Any:
-        if self.raised or frame.f_code.co_filename not in FILES:
+        if self.raised or frame.f_code.co_filename not in self._files:
             return None
         frame.f_trace_opcodes = True
         frame.f_trace_lines = False
@@ -78,7 +83,7 @@ class Interrupter:
     def _can_interrupt(self, frame: FrameType, before: str, name: str) -> bool:
         if not self._anywhere:
             return before in CHECKING
-        is_outermost = frame.f_back is None or frame.f_back.f_code.co_filename not in FILES
+        is_outermost = frame.f_back is None or frame.f_back.f_code.co_filename not in self._files
         return not (is_outermost and name in RETURNING)
 
 
@@ -168,6 +173,24 @@ def test_interrupt_at_any_instruction_skips_no_batch(
             assert sequences == list(range(len(sequences))), f"interrupted at {instruction}: partition {number}"
             for sequence in sequences:
                 consumer.ack(*((number, sequence) if partitions else (sequence,)))
+        if not interrupter.raised:
+            break
+    assert instruction > 20, "it was interrupted all the way"
+
+
+@pytest.mark.parametrize("partitions", [0, 2], ids=["buffer", "topic"])
+def test_interrupt_while_batches_are_fetched_ahead_skips_none(request: pytest.FixtureRequest, partitions: int) -> None:
+    store = MemoryStore(f"memory://{request.node.name}")
+    if partitions:
+        create_topic(store, partitions)
+        for number in range(partitions):
+            append(Topic(store).partition(number), BATCHES // partitions)
+    else:
+        append(store, BATCHES)
+    for instruction in range(100_000):
+        interrupter = Interrupter(instruction, anywhere=False, files=FILES | AHEAD)
+        found = read_all(open_consumer(store, partitions), by_for, interrupter)
+        assert len(set(found)) == len(found) == BATCHES, f"interrupted at {instruction}: {found}"
         if not interrupter.raised:
             break
     assert instruction > 20, "it was interrupted all the way"

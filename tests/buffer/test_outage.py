@@ -54,8 +54,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def store(clock: ManualClock) -> Outage:
-    inner = MemoryStore(f"memory://outage-{id(clock)}")
+def store(request: pytest.FixtureRequest, clock: ManualClock) -> Outage:
+    inner = MemoryStore(f"memory://{request.node.name}")
     with Producer(inner) as producer:
         producer.produce(b"before")
     return Outage(inner, clock)

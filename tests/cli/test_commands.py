@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import forebay
+from forebay.buffer.base.process import this_process
 from forebay.buffer.eventlog import AuditTrail, Event, open_event_log
+from forebay.buffer.groups import Groups, open_cursor
 from forebay.buffer.store import open_store
-from forebay.buffer.topic import create_topic
+from forebay.buffer.topic import TopicConsumer, create_topic
 from forebay.cli import main
 from forebay.testing import ManualClock
 
@@ -26,7 +30,7 @@ def url(tmp_path: Path) -> str:
     url = f"file://{tmp_path}/lake/clicks"
     with forebay.Producer(url) as producer:
         for number in range(3):
-            producer.produce([b"%d-a" % number, b"%d-b" % number], metadata=b"from=test").result(timeout=30)
+            producer.produce([b"%d-a" % number, b"%d-b" % number], metadata=b"from=test").result()
     return url
 
 
@@ -110,6 +114,15 @@ def test_consume_prints_and_acknowledges(url: str, shown: Shown) -> None:
     assert shown("consume", url, "--group", "etl") == ""
     assert shown("consume", url, "--group", "late", "--from", "latest") == ""
     assert shown("consume", url, "--group", "second", "--from", "2").split() == ["2-a", "2-b"]
+
+
+def test_consume_acknowledges_many_batches_with_one_write(url: str) -> None:
+    assert main(["consume", url, "--group", "etl"], clock=ManualClock()) == 0
+    store = open_store(url)
+    generation = Groups(store).describe("etl").generation
+    cursor = open_cursor(store, "etl", generation).read().value
+    assert cursor is not None
+    assert (cursor.acked, cursor.number) == (2, 3), "one write to claim the group, one for all acks, one to let it go"
 
 
 def test_consume_reads_a_topic(topic: str, shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,6 +233,29 @@ def test_groups_are_created_listed_reset_and_deleted(kind: str, url: str, topic:
     assert shown("groups", "list", place) == "no groups\n"
 
 
+@pytest.mark.parametrize("kind", ["buffer", "topic"])
+def test_process_that_has_a_group_is_named(kind: str, url: str, topic: str, shown: Shown) -> None:
+    clock = ManualClock()
+    place = url if kind == "buffer" else topic
+    opened: Any = forebay.Consumer if kind == "buffer" else TopicConsumer
+    owner = this_process(clock)
+    with opened(place, group="etl", clock=clock):
+        assert shown("groups", "list", place).endswith(f"  {owner}\n")
+        assert shown("stat", place).endswith(f"  {owner}\n")
+        told = json.loads(shown("groups", "list", place, "--json"))
+        assert told["owner"] == {"host": owner.host, "pid": owner.pid, "since_ms": clock.now_ms()}
+        told = json.loads(shown("stat", place, "--json").splitlines()[0])
+        assert told["groups"][0]["owner"]["pid"] == owner.pid
+    assert shown("groups", "list", place).endswith("  no\n")
+    assert shown("stat", place).endswith("  no\n")
+
+
+def test_process_that_opened_the_unnamed_consumer_is_named(url: str, shown: Shown) -> None:
+    clock = ManualClock()
+    with forebay.Consumer(url, clock=clock):
+        assert shown("stat", url).endswith(f"  {this_process(clock)}\n")
+
+
 # Keeping
 
 
@@ -242,14 +278,36 @@ def test_events_are_listed_described_and_found_by_object(tmp_path: Path, shown: 
         trail.record("runtime.fenced", "s3://lake/clicks", group="etl")
         log.append("orders", Event("made", b"\x01"))
     lines = shown("events", "tail", place).splitlines()
-    assert [line.split()[2] for line in lines] == ["delete.started", "runtime.fenced"]
+    assert [line.split()[2:] for line in lines] == [
+        ["delete.started", "s3://lake/clicks", "1", "object:", "data/1.batch"],
+        ["runtime.fenced", "s3://lake/clicks", "group", "etl"],
+    ]
     assert json.loads(shown("events", "tail", place, "-n", "1", "--json"))["payload"]["group"] == "etl"
-    assert shown("events", "tail", f"sqlite://{place}", "--topic", "orders").rstrip().endswith("made  01")
+    assert shown("events", "tail", f"sqlite://{place}", "--topic", "orders").split()[-2:] == ["made", "01"]
     assert json.loads(shown("events", "describe", place, "--json"))["next_offsets"] == [2]
     history = shown("objects", "history", place, "s3://lake/clicks/data/1.batch")
     assert "delete.started" in history
-    assert "objects=" not in history
+    assert "object:" not in history
     assert shown("objects", "history", place, "data/2.batch", status=1) == ""
+
+
+def test_event_is_told_in_a_line_that_a_person_can_read(tmp_path: Path, shown: Shown) -> None:
+    place = str(tmp_path / "events.db")
+    with open_event_log(place) as log:
+        trail = AuditTrail(log)
+        keys = [f"data/{number}.batch" for number in range(1000)]
+        trail.record("delete.finished", "s3://lake/clicks", objects=keys, failed={"data/7.batch": "access\ndenied"})
+        log.append("orders", Event("made", {"id": 7, "lines": [{"sku": "a"}], "note": None}, time_ms=1_700_000_000_000))
+        log.append("orders", Event("paid", b"in full", time_ms=1_700_000_000_000))
+    (line,) = shown("events", "tail", place).splitlines()
+    assert line.partition("Z  ")[2] == (
+        "delete.finished  s3://lake/clicks  1000 objects: data/0.batch … data/999.batch, "
+        "1 failed: data/7.batch: access denied"
+    )
+    assert shown("events", "tail", place, "--topic", "orders").splitlines() == [
+        '2023-11-14 22:13:20Z  made             id 7, 1 line: {"sku": "a"}',
+        "2023-11-14 22:13:20Z  paid             in full",
+    ]
 
 
 def test_collector_tells_an_event_log(url: str, shown: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,14 +321,15 @@ def test_collector_tells_an_event_log(url: str, shown: Shown, tmp_path: Path, mo
 # This machine
 
 
-def test_doctor_finds_a_store_that_does_what_is_needed(url: str, shown: Shown) -> None:
+def test_doctor_finds_a_store_that_does_what_is_needed(url: str, shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     out = shown("doctor", url)
     assert "FAILED" not in out
     assert "conditional writes: enforced" in out
     assert "buffer: 3 batches" in out
     assert list(Path(url.removeprefix("file://")).glob("doctor-*")) == []
     checks = [json.loads(line) for line in shown("doctor", "--json").splitlines()]
-    assert [check["what"] for check in checks] == ["versions", "S3 clients", "Java", "Spark"]
+    assert [check["what"] for check in checks] == ["versions", "obstore", "s3fs", "Java", "Spark"]
 
 
 def test_bench_measures_and_leaves_nothing(tmp_path: Path, shown: Shown) -> None:
@@ -329,3 +388,60 @@ def test_storage_options_come_from_the_file_the_environment_and_the_command_line
         {"region": "file", "key": "environment", "secret": "environment"},
         {"region": "file", "key": "line"},
     ]
+
+
+# Typed buffers
+
+
+@pytest.fixture
+def typed(tmp_path: Path) -> str:
+    url = f"file://{tmp_path}/lake/typed"
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.timestamp("us", "UTC"))])
+    with forebay.Producer(url, schema=schema) as producer:
+        producer.produce([b'{"id": 1, "at": "2026-01-31T12:00:00Z"}', b'{"id": 2}'], b"from=test")
+    return url
+
+
+def test_rows_are_shown_as_json(shown: Shown, typed: str) -> None:
+    expected = [{"id": 1, "at": "2026-01-31T12:00:00+00:00"}, {"id": 2, "at": None}]
+    for command in (("tail", typed), ("consume", typed, "--group", "etl"), ("batch", "cat", typed, "0")):
+        assert [json.loads(line) for line in shown(*command).splitlines()] == expected
+    (first, _) = shown("tail", typed, "--format", "json").splitlines()
+    assert json.loads(first).items() >= {"id": 1, "_index": 0, "_call_metadata": "from=test"}.items()
+
+
+def test_rows_cannot_be_shown_as_hex(shown: Shown, typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tail", typed, "--format", "hex"]) != 0
+    assert "holds rows of a schema" in capsys.readouterr().err
+
+
+def test_lines_that_are_json_documents_go_into_a_typed_buffer(
+    shown: Shown, typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text('{"id": 3}\n{"id": 4}\n')
+    shown("produce", typed, str(lines))
+    assert [json.loads(line)["id"] for line in shown("tail", typed).splitlines()] == [1, 2, 3, 4]
+    lines.write_text('{"id": "x"}\n')
+    assert main(["produce", typed, str(lines)]) != 0
+    assert "column id" in capsys.readouterr().err
+
+
+def test_schema_is_shown_and_evolved_only_when_asked_to(shown: Shown, typed: str) -> None:
+    assert shown("schema", "show", typed).splitlines()[1].split() == ["id", "int64"]
+    change = ("schema", "evolve", typed, "--column", "page", "string")
+    assert "column page: added, string" in shown(*change)
+    assert len(shown("schema", "show", typed, "--json").splitlines()) == 1
+    shown(*change, "--apply")
+    versions = [json.loads(line) for line in shown("schema", "show", typed, "--json").splitlines()]
+    assert list(versions[1]["columns"]) == ["id", "at", "page"]
+    assert "nothing to change" in shown(*change, "--apply")
+
+
+def test_schema_change_that_is_not_allowed_names_both_types(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "evolve", typed, "--column", "id", "string", "--apply"]) != 0
+    assert "int64 to string" in capsys.readouterr().err
+
+
+def test_buffer_of_bytes_has_no_schema_to_show(shown: Shown, url: str) -> None:
+    assert "have no schema" in shown("schema", "show", url)

@@ -8,14 +8,21 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from patience import PATIENCE
 
 import forebay
 from forebay.buffer import Groups
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.process import this_process
 from forebay.cli import main
+from forebay.cli.job import read_job
+from forebay.runtime import Combining
 
 COMMAND = Path(sys.executable).with_name("forebay")
 
@@ -25,7 +32,7 @@ def url(tmp_path: Path) -> str:
     url = f"file://{tmp_path}/clicks"
     with forebay.Producer(url) as producer:
         for number in range(10):
-            producer.produce([json.dumps({"user": number, "page": "/"}).encode()]).result(timeout=30)
+            producer.produce([json.dumps({"user": number, "page": "/"}).encode()]).result()
     return url
 
 
@@ -45,6 +52,34 @@ def test_job_lands_json_in_parquet(tmp_path: Path, url: str, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out) == {"rows": 10, "commits": 1, "bytes": 280, "behind": 0}
     assert pq.read_table(tmp_path / "out")["user"].to_pylist() == list(range(10))
     assert Groups(url).describe("etl").waiting == 0
+
+
+NESTED = {
+    "id": "int64 not null",
+    "items": "list<struct<sku: string, price: decimal128(9, 2)>>",
+    "at": "timestamp[us, tz=UTC]",
+}
+
+
+@pytest.mark.parametrize("where", ["columns", "schema file"])
+def test_job_lands_nested_json_of_typed_columns(tmp_path: Path, where: str) -> None:
+    entry = {"id": 1, "items": [{"sku": "a", "price": "1.25"}, None], "at": "2026-01-31T13:00:00+01:00"}
+    with forebay.Producer(f"file://{tmp_path}/orders") as producer:
+        producer.produce(json.dumps(entry).encode())
+    decoder = '[decoder]\nkind = "json"\nschema = "orders.json"\n'
+    if where == "columns":
+        lines = "".join(f'{name} = "{kind}"\n' for name, kind in NESTED.items())
+        decoder = f'[decoder]\nkind = "json"\n[decoder.columns]\n{lines}'
+    (tmp_path / "orders.json").write_text(json.dumps(NESTED))
+    sink = f'[sink]\nkind = "parquet"\nurl = "file://{tmp_path}/out"\n'
+    assert main(["run", job(tmp_path, f"file://{tmp_path}/orders", sink + decoder), "--until-caught-up"]) == 0
+    assert pq.read_table(tmp_path / "out").to_pylist() == [
+        {
+            "id": 1,
+            "items": [{"sku": "a", "price": Decimal("1.25")}, None],
+            "at": datetime(2026, 1, 31, 12, tzinfo=UTC),
+        }
+    ]
 
 
 def test_job_copies_into_a_buffer_and_calls_a_function(
@@ -69,7 +104,7 @@ def test_storage_options_are_for_the_stores_that_take_some(tmp_path: Path, url: 
 
 def test_dead_letters_and_events_are_kept_where_the_job_says(tmp_path: Path, url: str) -> None:
     with forebay.Producer(url) as producer:
-        producer.produce(b"no JSON").result(timeout=30)
+        producer.produce(b"no JSON").result()
     sink = f'[sink]\nkind = "parquet"\nurl = "file://{tmp_path}/out"\n'
     letters = f'[dead_letters]\nurl = "file://{tmp_path}/dead"\n'
     events = str(tmp_path / "events.db")
@@ -91,10 +126,33 @@ def test_dead_letters_and_events_are_kept_where_the_job_says(tmp_path: Path, url
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'function'\nfunction = 'no.such:thing'", "cannot be loaded"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'function'\nfunction = 'json'", "module:function"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind='parquet'\nurl='x'\n[decoder]\nkind='json'", "needs columns"),
-        ("[[sources]]\nurl='m://x'\n[sink]\nkind='x'\n[decoder]\nkind='json'\ncolumns={a='int'}", "type 'int'"),
-        ("[[sources]]\nurl = 'm://x'\n[sink]\nkind = 'x'\n[decoder]\nkind = 'avro'", "not 'avro'"),
-        ("[[sources]]\nurl = 'm://x'\n[sink]\nkind = 'x'\n[runtime]\nworkers = 3", "workers"),
-        ("[[sources]]\nurl = 'm://x'\n[sink]\nkind = 'x'\n[runtime]\nfetch_workers = 0", "fetch_workers"),
+        (
+            "[[sources]]\nurl='memory://x'\n[sink]\nkind='x'\n[decoder]\nkind='json'\ncolumns={a='int'}",
+            "column a: position 1 of 'int'",
+        ),
+        (
+            "[[sources]]\nurl='memory://x'\n[sink]\nkind='x'\n[decoder]\nkind='json'\nschema='x.xml'",
+            "x.xml holds no schema",
+        ),
+        (
+            "[[sources]]\nurl='memory://x'\n[sink]\nkind='x'\n[decoder]\nkind='json'\nschema='no.toml'",
+            "must be beside the job",
+        ),
+        (
+            "[[sources]]\nurl='memory://x'\n[sink]\nkind='x'\n[decoder]\nkind='json'\ncolumns={a='list<date32>'}",
+            "column a: JSON text is not read into date32",
+        ),
+        (
+            "[[sources]]\nurl='memory://x'\n[sink]\nkind='x'\n[decoder]\nkind='json'\ncolumns={a='timestamp[s, tz=X]'}",
+            "there is no time zone 'X'",
+        ),
+        (
+            "[[sources]]\nurl='memory://x'\n[sink]\nkind='x'\n[decoder]\nkind='json'\ncolumns={a='map<string, int8>'}",
+            "column a: JSON conversion to map<string, int8> is not supported",
+        ),
+        ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'x'\n[decoder]\nkind = 'avro'", "not 'avro'"),
+        ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'x'\n[runtime]\nworkers = 3", "workers"),
+        ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'x'\n[runtime]\nfetch_workers = 0", "fetch_workers"),
     ],
 )
 def test_job_that_cannot_be_is_told_in_a_line(
@@ -118,15 +176,54 @@ def test_signal_stops_it_after_what_is_under_way_and_metrics_are_served(tmp_path
         served = next(line for line in process.stderr if "http://" in line)
         while Groups(url).list() == [] or Groups(url).describe("etl").waiting:
             assert process.poll() is None
-        page = urllib.request.urlopen(served[served.index("http://") :].strip(), timeout=60).read().decode()
+        page = urllib.request.urlopen(served[served.index("http://") :].strip()).read().decode()
         assert "forebay_runtime_rows" in page
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate()
     finally:
         process.kill()
     assert process.returncode == 0, err
     assert "stopped: 10 rows" in err
     assert not Groups(url).describe("etl").alive
+
+
+def test_log_has_levels_and_information_of_forebay_alone(tmp_path: Path, url: str) -> None:
+    (tmp_path / "my_sink.py").write_text(
+        "import logging\n"
+        "def take(commit):\n"
+        "    logging.getLogger('botocore.credentials').info('found credentials')\n"
+        "    logging.getLogger('botocore.credentials').warning('they expire soon')\n"
+        "    logging.getLogger('forebay.runtime').info('all is well')\n"
+    )
+    path = job(tmp_path, url, '[sink]\nkind = "function"\nfunction = "my_sink:take"\n')
+    done = subprocess.run(
+        [COMMAND, "run", path, "--until-caught-up"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "found credentials" not in done.stderr
+    for line in (" WARNING botocore.credentials: they expire soon\n", " INFO forebay.runtime: all is well\n"):
+        assert line in done.stderr
+
+
+def test_job_that_sets_only_the_seconds_of_combining_waits_no_longer(tmp_path: Path, url: str) -> None:
+    sink = f'[sink]\nkind = "parquet"\nurl = "file://{tmp_path}/out"\ncombine_seconds = 5\n'
+    made = read_job(Path(job(tmp_path, url, sink)), {}).make_sink()
+    assert made.combining == Combining(128 << 20, 5)
+
+
+def test_signal_commits_what_waits_to_be_combined(tmp_path: Path, url: str) -> None:
+    sink = f'[sink]\nkind = "parquet"\nurl = "file://{tmp_path}/out"\n[runtime]\nprogress_seconds = 0.05\n'
+    process = subprocess.Popen([COMMAND, "run", job(tmp_path, url, sink)], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        assert any("10 batches wait for more to combine" in line for line in process.stderr)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate()
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert "stopped: 10 rows" in err
+    assert pq.read_table(tmp_path / "out").num_rows == 10
+    assert Groups(url).describe("etl").waiting == 0
 
 
 def test_source_that_does_not_exist_is_waited_for_until_a_signal(tmp_path: Path) -> None:
@@ -137,9 +234,10 @@ def test_source_that_does_not_exist_is_waited_for_until_a_signal(tmp_path: Path)
     )
     assert process.stderr is not None
     try:
-        assert any(f"nothing was ever written to file://{missing}; waiting for it" in line for line in process.stderr)
+        told = f" WARNING forebay.runtime: nothing was ever written to file://{missing}; waiting for it"
+        assert any(told in line for line in process.stderr)
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate()
     finally:
         process.kill()
     assert process.returncode == 0, err
@@ -156,9 +254,18 @@ def test_run_until_caught_up_refuses_a_source_that_does_not_exist(
     assert not missing.exists()
 
 
+def test_takeover_does_not_wait_for_the_owner_of_the_group(tmp_path: Path, url: str) -> None:
+    owner = forebay.Consumer(url, group="etl")
+    sink = f'[sink]\nkind = "parquet"\nurl = "file://{tmp_path}/out"\n'
+    assert main(["run", job(tmp_path, url, sink), "--until-caught-up", "--takeover"]) == 0
+    assert pq.read_table(tmp_path / "out").num_rows == 10
+    with pytest.raises(forebay.Fenced, match=f"took over group etl in process {this_process(SystemClock()).host}/"):
+        owner.next_batch()
+
+
 def test_second_signal_does_not_wait_for_a_source_that_does_not_answer(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(60)
+        silent.settimeout(PATIENCE)
         options = f'endpoint_url = "http://127.0.0.1:{silent.getsockname()[1]}"\nkey = "key"\nsecret = "secret"\n'
         sink = f'[sink]\nkind = "parquet"\nurl = "file://{tmp_path}/out"\n'
         path = job(tmp_path, "s3://lake/clicks", f"{sink}[storage_options]\n{options}")
@@ -168,9 +275,9 @@ def test_second_signal_does_not_wait_for_a_source_that_does_not_answer(tmp_path:
             connection, _ = silent.accept()
             with connection:
                 process.send_signal(signal.SIGTERM)
-                assert any("once more" in line for line in process.stderr)
+                assert any("again to stop" in line for line in process.stderr)
                 process.send_signal(signal.SIGTERM)
-                assert process.wait(timeout=60) == 130
+                assert process.wait() == 130
         finally:
             process.kill()
             process.communicate()

@@ -48,7 +48,7 @@ def make_backend(kind: str, request: pytest.FixtureRequest) -> Backend:
     return Backend(kind, f"s3://{_BUCKET}/{name}", {**options, "client": client})
 
 
-@pytest.fixture(params=["memory", "file", "s3fs-moto", "s3fs-weed", "obstore-weed"])
+@pytest.fixture(params=["memory", "file", "s3fs-moto", "obstore-moto", "s3fs-weed", "obstore-weed"])
 def backend(request: pytest.FixtureRequest) -> Backend:
     """Every store there is."""
     return make_backend(request.param, request)
@@ -82,7 +82,7 @@ class Script:
     def output(self) -> str:
         """What it printed; an assertion fails if it failed or did not end."""
         try:
-            out, err = self._process.communicate(timeout=100)
+            out, err = self._process.communicate()
         except subprocess.TimeoutExpired:
             self._process.kill()
             out, err = self._process.communicate()

@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
+from patience import wait_for
 
 from forebay.buffer.base.errors import NotFound, Unavailable
 from forebay.buffer.store import Applied, InDoubt, NotApplied, ObjectStore
@@ -37,6 +38,19 @@ def proxy(weed: SeaweedServer) -> Iterator[FaultProxy]:
         yield proxy
 
 
+def open_behind(proxy: FaultProxy, s3: Backend, fault: Fault) -> ObjectStore:
+    """A store to which the fault happens. It waits for an answer for a short time only where none will come."""
+    proxy.choose = lambda _: fault
+    limits = {"read_timeout": 1.0} if fault is Fault.STALL_BEFORE_ANSWER else {}
+    return s3.open(endpoint_url=proxy.endpoint_url, **limits)
+
+
+def await_server(proxy: FaultProxy, fault: Fault) -> None:
+    """A client that gives up may do so before a slow server has done what it was asked for."""
+    if fault in APPLIED_AND_LOST:
+        wait_for(lambda: proxy.answered)
+
+
 def read(store: ObjectStore, key: str) -> bytes | None:
     try:
         return bytes(store.get(key).data)
@@ -46,24 +60,24 @@ def read(store: ObjectStore, key: str) -> bytes | None:
 
 @pytest.mark.parametrize("fault", [*APPLIED_AND_LOST, *NEVER_ARRIVED])
 def test_a_create_whose_answer_is_lost_is_in_doubt(s3: Backend, proxy: FaultProxy, fault: Fault) -> None:
-    store = s3.open(endpoint_url=proxy.endpoint_url, read_timeout=0.3)
-    proxy.choose = lambda _: fault
+    store = open_behind(proxy, s3, fault)
 
     outcome = store.create("key", b"mine")
 
     assert isinstance(outcome, InDoubt)
+    await_server(proxy, fault)
     assert read(s3.open(), "key") == (b"mine" if fault in APPLIED_AND_LOST else None)
 
 
 @pytest.mark.parametrize("fault", [*APPLIED_AND_LOST, *NEVER_ARRIVED])
 def test_a_replace_whose_answer_is_lost_is_in_doubt(s3: Backend, proxy: FaultProxy, fault: Fault) -> None:
-    store = s3.open(endpoint_url=proxy.endpoint_url, read_timeout=0.3)
-    version = store.put("key", b"old")
-    proxy.choose = lambda _: fault
+    store = open_behind(proxy, s3, fault)
+    version = s3.open().put("key", b"old")
 
     outcome = store.replace("key", b"mine", version)
 
     assert isinstance(outcome, InDoubt)
+    await_server(proxy, fault)
     assert read(s3.open(), "key") == (b"mine" if fault in APPLIED_AND_LOST else b"old")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from patience import wait_for
 
 from forebay.buffer.base.errors import Unavailable, Unknown
-from forebay.buffer.store import Applied, InDoubt, ObjectStore
+from forebay.buffer.store import Applied, InDoubt, ObjectStore, open_store
 from forebay.testing.proxy import CannedServer, Fault, FaultProxy, http_answer
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from conftest import Backend
 
-    from forebay.testing.servers import SeaweedServer
+    from forebay.testing.servers import MotoServer, SeaweedServer
 
 
 @pytest.fixture
@@ -55,6 +56,59 @@ def test_a_large_write_is_one_request(s3: Backend, proxy: FaultProxy) -> None:
     assert methods(proxy) == ["PUT", "PUT"]
 
 
+@pytest.mark.parametrize("client", ["s3fs", "obstore"])
+def test_every_write_asks_for_encryption_as_the_options_say(client: str, moto: MotoServer) -> None:
+    """The conditional ones too: a bucket's policy may refuse what does not."""
+    sse = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "alias/forebay", "BucketKeyEnabled": True}
+    options = {**moto.storage_options, "client": client, "s3_additional_kwargs": sse}
+    with FaultProxy(moto.endpoint_url) as proxy:
+        store = open_store(f"s3://tests/encrypted-{client}", {**options, "endpoint_url": proxy.endpoint_url})
+        created = store.create("key", b"1")
+        assert isinstance(created, Applied)
+        assert isinstance(store.replace("key", b"2", created.version), Applied)
+        store.put("other", b"3")
+        assert bytes(store.get("key").data) == b"2"
+        assert [found.key for found in store.list()] == ["key", "other"]
+        assert store.delete(["key", "other"]) == {}
+
+    writes = [head.lower() for head in proxy.heads if head.startswith("PUT ")]
+    assert ["if-none-match: *" in head for head in writes] == [True, False, False]
+    assert ["if-match: " in head for head in writes] == [False, True, False]
+    for head in writes:
+        assert "x-amz-server-side-encryption: aws:kms\r\n" in head
+        assert "x-amz-server-side-encryption-aws-kms-key-id: alias/forebay\r\n" in head
+        assert "x-amz-server-side-encryption-bucket-key-enabled: true\r\n" in head
+    assert not [head for head in proxy.heads if "encryption" in head and not head.startswith("PUT ")]
+
+
+@pytest.mark.parametrize("client", ["s3fs", "obstore"])
+def test_every_request_agrees_to_pay_where_the_requester_pays(client: str, moto: MotoServer) -> None:
+    with FaultProxy(moto.endpoint_url) as proxy:
+        options = {**moto.storage_options, "client": client, "requester_pays": True}
+        store = open_store(f"s3://tests/paid-{client}", {**options, "endpoint_url": proxy.endpoint_url})
+        store.create("key", b"1")
+        store.get("key")
+        list(store.list())
+        store.delete(["key"])
+
+    assert methods(proxy) == ["PUT", "GET", "GET", "POST"]
+    assert ["x-amz-request-payer: requester" in head.lower() for head in proxy.heads] == [True] * 4
+
+
+def test_key_of_the_customer_goes_with_reads_and_writes_and_nothing_else(moto: MotoServer) -> None:
+    with FaultProxy(moto.endpoint_url) as proxy:
+        key = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "k" * 32}
+        options = {**moto.storage_options, "endpoint_url": proxy.endpoint_url, "s3_additional_kwargs": key}
+        store = open_store("s3://tests/customer-key", options)
+        store.create("key", b"1")
+        assert bytes(store.get("key").data) == b"1"
+        list(store.list())
+        store.delete(["key"])
+
+    sent = ["x-amz-server-side-encryption-customer-key:" in head.lower() for head in proxy.heads]
+    assert sent == [True, True, False, False]
+
+
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 def test_a_conditional_write_is_sent_once_and_in_doubt_when_the_server_fails(s3: Backend, status: int) -> None:
     with CannedServer(http_answer(status)) as server:
@@ -70,13 +124,15 @@ def test_a_conditional_write_is_sent_once_and_in_doubt_when_the_server_fails(s3:
 def test_a_conditional_write_is_sent_once_when_the_connection_breaks(
     s3: Backend, proxy: FaultProxy, fault: Fault
 ) -> None:
-    store = s3.open(endpoint_url=proxy.endpoint_url, read_timeout=0.5, max_attempts=5)
+    limits = {"read_timeout": 1.0} if fault is Fault.STALL_BEFORE_ANSWER else {}
+    store = s3.open(endpoint_url=proxy.endpoint_url, max_attempts=5, **limits)
     store.put("warm-up", b"")  # so that the connection is a reused one, on which aiohttp would replay
     proxy.requests.clear()
     proxy.choose = lambda _: fault
 
     assert isinstance(store.create("key", b"data"), InDoubt)
 
+    wait_for(lambda: proxy.requests)  # the client may give up before the proxy has read what it sent
     assert methods(proxy) == ["PUT"]
 
 

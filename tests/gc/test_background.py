@@ -9,12 +9,11 @@ import threading
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from forebay.buffer.base.errors import InvalidInput, Unavailable
 from forebay.gc import Collector
 from forebay.testing import FaultyStore
-
-PATIENCE = 20.0
 
 
 class Watched(FaultyStore):

@@ -148,7 +148,7 @@ def test_partition_that_cannot_be_read_exits_with_2_after_the_others(
 def test_as_a_process_it_ends_cleanly_on_ctrl_c(tmp_path: Any) -> None:
     url = f"file://{tmp_path}/clicks"
     with Producer(url) as producer:
-        producer.produce([b"a"]).result(timeout=30)
+        producer.produce([b"a"]).result()
     command = [Path(sys.executable).with_name("forebay"), "gc", url, "--every", "3600"]
     process = subprocess.Popen(
         command,
@@ -161,7 +161,7 @@ def test_as_a_process_it_ends_cleanly_on_ctrl_c(tmp_path: Any) -> None:
     assert process.stdout is not None
     assert "kept 1" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate()
     assert process.returncode == 130
     assert err == "interrupted\n"
     assert len(list(open_store(url).list("data/"))) == 1

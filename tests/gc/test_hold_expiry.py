@@ -6,13 +6,13 @@ never advanced renews nothing, as one that was killed.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 
 import pytest
+from patience import wait_for
 
 from forebay.buffer.base.errors import Fenced
 from forebay.buffer.either.holds import hold
@@ -29,16 +29,6 @@ DAY = 86_400.0
 
 def clock_that_is_wrong_by(pool: Any, seconds: float) -> ManualClock:
     return ManualClock(pool.clock.now_ms() + int(seconds * 1000))
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Until a thread has come so far."""
-    waiting = threading.Event()
-    for _ in range(12_000):
-        if condition():
-            return
-        waiting.wait(0.005)
-    raise AssertionError("it did not happen in a minute")
 
 
 @contextmanager

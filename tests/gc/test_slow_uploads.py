@@ -62,8 +62,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def inner(clock: ManualClock) -> MemoryStore:
-    return MemoryStore(f"memory://slow-uploads-{id(clock)}", clock=clock)
+def inner(request: pytest.FixtureRequest, clock: ManualClock) -> MemoryStore:
+    return MemoryStore(f"memory://{request.node.name}", clock=clock)
 
 
 def produce(store: SlowStore, count: int, **settings: Any) -> None:

@@ -27,7 +27,7 @@ def test_what_was_read_is_deleted_and_the_rest_is_intact(
         store = open_store(url, {**weed.storage_options, "client": kind})
     with Producer(store, profile=profile, manifest_path="manifest", data_prefix="data") as producer:  # type: ignore[arg-type]
         for number in range(6):
-            producer.produce([b"entry %d" % number]).result(timeout=30)
+            producer.produce([b"entry %d" % number]).result()
     with Consumer(store) as consumer:
         consumer.next_descriptors(4)
         consumer.ack_through(3)

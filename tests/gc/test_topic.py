@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from patience import PATIENCE, wait_for
 
 from forebay.buffer.base.errors import Corrupt, Denied, NotReady, Unavailable
 from forebay.buffer.eventlog import AuditTrail, open_event_log
@@ -16,8 +17,6 @@ from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import create_topic
 from forebay.gc import Collector, Retention
 from forebay.testing import Crash, FaultyStore
-
-PATIENCE = 20.0
 
 
 class Hindered(FaultyStore):
@@ -45,15 +44,6 @@ def read_all(topic: Any) -> list[list[str]]:
         pool.read(number)
     topic.age()
     return appended
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    waiting = threading.Event()
-    for _ in range(4000):
-        if condition():
-            return
-        waiting.wait(0.005)
-    raise AssertionError("it did not happen in 20 s")
 
 
 # Once

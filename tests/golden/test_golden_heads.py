@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from forebay.buffer.base.process import Process
 from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.groups import Cursor
 from forebay.buffer.manifest.decode import read_head, read_node, read_writer_node
@@ -75,17 +76,32 @@ TIME = 1_700_000_000_123
 # An entry is its location, its metadata (of each call: first entry, time, payload) and its facts (object bytes, raw
 # bytes, records, crc32c, first and last time), which are nil for batches from version 1.
 PLAIN_ENTRY = array(text("ingest/old.batch"), array(), NIL)
-RICH_ENTRY = array(
+RICH_FIELDS = (
     text(f"data/{BATCH}.batch"),
     array(array(number(0), number(TIME), binary(b"svc=web")), array(number(300), number(-1), binary(b""))),
     array(number(70_000), number(2**33), number(500), number(0xDEADBEEF), number(-1), number(TIME)),
 )
+RICH_ENTRY = array(*RICH_FIELDS)
 PLAIN = NewBatch("ingest/old.batch")
 RICH = NewBatch(
     f"data/{BATCH}.batch",
     (Metadata(0, TIME, b"svc=web"), Metadata(300, -1, b"")),
     Facts(70_000, 2**33, 500, 0xDEADBEEF, -1, TIME),
 )
+
+# Later releases add the version of the schema that the rows are in; nil for a batch of bytes.
+PLAIN_NOW = array(text("ingest/old.batch"), array(), NIL, NIL)
+RICH_NOW = array(*RICH_FIELDS, NIL)
+TYPED_ENTRY = array(
+    text(f"data/{BATCH}.parquet"),
+    array(array(number(0), number(TIME), binary(b""))),
+    array(number(70_000), number(2**33), number(500), number(0xDEADBEEF), number(TIME), number(TIME)),
+    number(1),
+)
+TYPED = NewBatch(
+    f"data/{BATCH}.parquet", (Metadata(0, TIME, b""),), Facts(70_000, 2**33, 500, 0xDEADBEEF, TIME, TIME), 1
+)
+SCHEMAS = ("0" * 31 + "a", "f" * 32)
 
 # name, level, first sequence, count, first record, object bytes, lowest name, first and last time; and, in later
 # releases, highest name
@@ -120,7 +136,7 @@ HEAD = array(
     array(array(*OLD_INDEX_REF_FIELDS)),
     array(RICH_ENTRY),
 )
-SEALED_HEAD = array(
+SEALED_FIELDS = (
     text("head"),
     text(BUFFER),
     number(1000),
@@ -129,10 +145,19 @@ SEALED_HEAD = array(
     mapping((text("=pod"), array(number(5), number(999), b"\xc3"))),  # writers: number, revision, sealed
     number(0),
     array(array(*OLD_INDEX_REF_FIELDS, text(INDEX))),
-    array(RICH_ENTRY),
+)  # fmt: skip
+SEALED_END = (
     text(SEGMENT),  # reference floor
     text(BATCH),  # swept
     mapping((number(39), array(text(INDEX), number(1)))),  # writer buckets: name, count
+)  # fmt: skip
+SEALED_HEAD = array(*SEALED_FIELDS, array(RICH_ENTRY), *SEALED_END)
+BYTES_HEAD = array(*SEALED_FIELDS, array(RICH_NOW), *SEALED_END, array())  # and the ids of schemas
+TYPED_HEAD = array(
+    text("head"), text(BUFFER), number(1000), array(text("typed-batches")),
+    number(41), number(42), number(123_456), text(FLOOR), NIL, mapping(), mapping(), mapping(), number(0),
+    array(), array(TYPED_ENTRY), text(FLOOR), text(FLOOR), mapping(),
+    array(*(text(schema) for schema in SCHEMAS)),
 )  # fmt: skip
 WRITER_NODE = array(text("writers"), text(BUFFER), number(39), mapping((text("=pod"), number(2**40))))
 COUNTED_HEAD = array(
@@ -163,6 +188,8 @@ EMPTY_HEAD = array(
 )  # fmt: skip
 # tag, buffer id, level, first sequence, first record, entries, references
 SEGMENT_NODE = array(text("node"), text(BUFFER), number(0), number(40), NIL, array(PLAIN_ENTRY, RICH_ENTRY), array())
+NEW_SEGMENT_NODE = array(text("node"), text(BUFFER), number(0), number(40), NIL, array(PLAIN_NOW, RICH_NOW), array())
+TYPED_SEGMENT_NODE = array(text("node"), text(BUFFER), number(0), number(41), number(7), array(TYPED_ENTRY), array())
 INDEX_NODE = array(
     text("node"), text(BUFFER), number(1), number(40), NIL, array(), array(array(*OLD_SEGMENT_REF_FIELDS))
 )
@@ -175,6 +202,34 @@ CURSOR = array(text("cursor"), text(BUFFER), number(4), text("claim"), number(30
 NEW_CURSOR = array(text("cursor"), text(BUFFER), number(1), text(""), NIL, number(2))
 PLANNED_CURSOR = array(
     text("cursor"), text(BUFFER), number(4), text("claim"), number(300), number(17), array(number(302), number(400))
+)
+# and, in later releases, the process that made the claim, here and in the owner of a head
+PROCESS = mapping((text("host"), text("web-1")), (text("pid"), number(4711)), (text("since_ms"), number(TIME)))
+OWNED_CURSOR = array(
+    text("cursor"), text(BUFFER), number(4), text("claim"), number(300), number(17), array(number(302)), PROCESS
+)
+UNNAMED_CURSOR = array(
+    text("cursor"), text(BUFFER), number(5), text("claim"), number(300), number(18), array(), NIL
+)  # fmt: skip
+OWNED_HEAD = array(
+    text("head"),
+    text(BUFFER),
+    number(1000),  # revision
+    array(),  # required features
+    number(41),  # first sequence
+    number(41),  # next sequence
+    number(123_456),  # next record
+    text(FLOOR),
+    array(number(7), text("claim"), number(40), PROCESS),
+    mapping(),  # groups
+    mapping(),  # holds
+    mapping(),  # writers
+    number(0),  # dropped
+    array(),  # references
+    array(),  # tail
+    text("0" * 26),  # reference floor
+    text("0" * 26),  # swept
+    mapping(),  # writer buckets
 )
 
 GOLDEN: dict[str, tuple[bytes, Any]] = {
@@ -215,6 +270,40 @@ GOLDEN: dict[str, tuple[bytes, Any]] = {
             writer_buckets={39: Bucket(INDEX, 1)},
         ),
     ),
+    "head-v2-bytes": (
+        stored(BYTES_HEAD),
+        Head(
+            BUFFER,
+            revision=1000,
+            required_features=("reference-floor", "sealed-writers"),
+            first_sequence=41,
+            next_sequence=43,
+            next_record=123_456,
+            gc_floor=FLOOR,
+            writers={"=pod": Writer(5, 999, True)},
+            refs=(INDEX_REF,),
+            tail=(RICH,),
+            reference_floor=SEGMENT,
+            swept=BATCH,
+            writer_buckets={39: Bucket(INDEX, 1)},
+        ),
+    ),
+    "head-v2-typed": (
+        stored(TYPED_HEAD),
+        Head(
+            BUFFER,
+            revision=1000,
+            required_features=("typed-batches",),
+            first_sequence=41,
+            next_sequence=42,
+            next_record=123_456,
+            gc_floor=FLOOR,
+            tail=(TYPED,),
+            reference_floor=FLOOR,
+            swept=FLOOR,
+            schemas=SCHEMAS,
+        ),
+    ),
     "writers-v2": (stored(WRITER_NODE), WriterNode(BUFFER, 39, {"=pod": 2**40})),
     "head-v2-counted": (
         stored(COUNTED_HEAD),
@@ -234,13 +323,35 @@ GOLDEN: dict[str, tuple[bytes, Any]] = {
         ),
     ),
     "segment-v2": (stored(SEGMENT_NODE), Node(BUFFER, 0, 40, None, (PLAIN, RICH), ())),
+    "segment-v2-bytes": (stored(NEW_SEGMENT_NODE), Node(BUFFER, 0, 40, None, (PLAIN, RICH), ())),
+    "segment-v2-typed": (stored(TYPED_SEGMENT_NODE), Node(BUFFER, 0, 41, 7, (TYPED,), ())),
     "index-v2": (stored(INDEX_NODE), Node(BUFFER, 1, 40, None, (), (OLD_SEGMENT_REF,))),
     "index-v2-highest": (stored(NEW_INDEX_NODE), Node(BUFFER, 1, 40, None, (), (SEGMENT_REF,))),
     "cursor-v2": (stored(CURSOR), Cursor(BUFFER, 4, "claim", 300, 17)),
     "cursor-v2-new": (stored(NEW_CURSOR), Cursor(BUFFER, 1, "", None, 2)),
     "cursor-v2-planned": (stored(PLANNED_CURSOR), Cursor(BUFFER, 4, "claim", 300, 17, (302, 400))),
+    "cursor-v2-owned": (
+        stored(OWNED_CURSOR),
+        Cursor(BUFFER, 4, "claim", 300, 17, (302,), Process("web-1", 4711, TIME)),
+    ),
+    "cursor-v2-unknown-owner": (stored(UNNAMED_CURSOR), Cursor(BUFFER, 5, "claim", 300, 18)),
+    "head-v2-owned": (
+        stored(OWNED_HEAD),
+        Head(
+            BUFFER,
+            revision=1000,
+            first_sequence=41,
+            next_sequence=41,
+            next_record=123_456,
+            gc_floor=FLOOR,
+            owner=Owner(7, "claim", 40, Process("web-1", 4711, TIME)),
+        ),
+    ),
 }
-OLD = {"cursor-v2", "cursor-v2-new", "head-v2-empty", "head-v2-full", "index-v2"}
+OLD = {
+    *("cursor-v2", "cursor-v2-new", "cursor-v2-planned", "index-v2", "segment-v2"),
+    *("head-v2-counted", "head-v2-empty", "head-v2-full", "head-v2-sealed", "head-v2-owned"),
+}
 """What earlier releases wrote, and no release does any more."""
 
 

@@ -7,13 +7,17 @@ from pathlib import Path
 import pytest
 from decoder_cf326e9 import OldUnsupported, pack
 from decoder_cf326e9 import read_head as read_as_before
+from msgspec import Struct
 
 from forebay.buffer.base.names import at_time
 from forebay.buffer.either.holds import hold
 from forebay.buffer.format.model import NewBatch
+from forebay.buffer.groups import Cursor
 from forebay.buffer.holds import HeldUploads
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.decode import read_head
+from forebay.buffer.manifest.envelope import pack as pack_any
+from forebay.buffer.manifest.envelope import unpack
 from forebay.buffer.manifest.head import bucket_of
 from forebay.buffer.manifest.head_fields import Bucket, Hold
 from forebay.buffer.store.memory import MemoryStore
@@ -46,6 +50,30 @@ def test_older_release_refuses_the_head_even_when_the_hold_is_gone() -> None:
     head = LISTED.with_hold("new", Hold(0, None, 0, "job", 300_000)).without_hold("new")
     with pytest.raises(OldUnsupported, match="counted-holds"):
         read_as_before(head.to_bytes())
+
+
+def test_older_release_reads_a_head_that_names_its_owner_and_drops_the_name() -> None:
+    data = (HERE / "head-v2-owned").read_bytes()
+    again = read_head(pack(read_as_before(data)), "again")
+    assert again.claimed_by is None
+    assert (again.epoch, again.claim_id, again.acked) == (7, "claim", 40)
+
+
+class OldCursor(Struct, frozen=True, array_like=True, tag="cursor"):
+    """A cursor of the same release: it knew no owner."""
+
+    buffer_id: str
+    epoch: int
+    claim_id: str
+    acked: int | None
+    number: int
+    planned: tuple[int, ...] = ()
+
+
+def test_older_release_reads_a_cursor_that_names_its_owner_and_drops_the_name() -> None:
+    data = (HERE / "cursor-v2-owned").read_bytes()
+    again = unpack(pack_any(unpack(data, OldCursor, "old")), Cursor, "again")
+    assert again == Cursor("00112233445566778899aabbccddeeff", 4, "claim", 300, 17, (302,))
 
 
 @pytest.mark.parametrize("of_uploads", [False, True])
@@ -85,3 +113,13 @@ def test_older_release_refuses_a_head_whose_reference_floor_has_passed_what_is_l
     assert with_backlog is not None
     with pytest.raises(OldUnsupported, match="reference-floor"):
         read_as_before(with_backlog.to_bytes())
+
+
+def test_older_release_refuses_a_typed_buffer_from_the_write_that_makes_it() -> None:
+    """It would drop the ids of the schemas, and nobody could read the rows."""
+    head = Head("b" * 32).evolve(("a" * 32,))
+    with pytest.raises(OldUnsupported, match="typed-batches"):
+        read_as_before(head.to_bytes())
+    with_rows = Head("b" * 32).append((NewBatch("data/a", schema=0),), "w", 1, schemas=("a" * 32,))
+    with pytest.raises(OldUnsupported, match="typed-batches"):
+        read_as_before(with_rows.to_bytes())

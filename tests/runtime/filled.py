@@ -1,10 +1,16 @@
-"""Buffers with something in them, and a runtime that does not wait."""
+"""Buffers with something in them, a runtime that does not wait, and one in a thread."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+from patience import PATIENCE
+
+from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.format.batch import encode_batch, raw_size
 from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, Metadata, NewBatch
@@ -23,6 +29,13 @@ class NoPauses(Random):
 
     def uniform(self, a: float, b: float) -> float:
         return a
+
+
+class NoBackoff(SystemClock):
+    """The machine's clock, on which a retry follows at once."""
+
+    def sleep(self, seconds: float) -> None:
+        """Return at once."""
 
 
 def fill(store: ObjectStore, count: int = 10, *, entries: int = 2, size: int = 0) -> list[bytes]:
@@ -69,3 +82,24 @@ def acked(store: ObjectStore, group: str | None = "etl") -> int | None:
 
 def identity(first: int, last: int | None = None) -> CommitIdentity:
     return CommitIdentity("5" * 32, "etl", "9" * 32, first, first if last is None else last)
+
+
+@contextmanager
+def running(runtime: Runtime, **settings: Any) -> Iterator[list[Any]]:
+    """Run it in a thread, stop it at the end; gives what `run` returned or raised."""
+    outcome: list[Any] = []
+
+    def go() -> None:
+        try:
+            outcome.append(runtime.run(show_progress=False, **settings))
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            outcome.append(error)
+
+    thread = threading.Thread(target=go, daemon=True)
+    thread.start()
+    try:
+        yield outcome
+    finally:
+        runtime.stop(drain=5)
+        thread.join(PATIENCE)
+        assert not thread.is_alive(), "run() did not return"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from filled import NoPauses, acked, append_data, fill, new_buffer, run
+from filled import TIME, NoPauses, acked, append_data, fill, new_buffer, run, running
+from patience import PATIENCE, wait_for
 
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.consumer import Consumer
@@ -24,40 +24,6 @@ from forebay.runtime.contract import Answer
 from forebay.testing import ManualClock
 from forebay.testing.ledger import LedgerSink
 from forebay.testing.servers import SeaweedServer
-
-WAIT = 30.0
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """A bounded wait on a condition that other threads bring about."""
-    tick = threading.Event()
-    for _ in range(int(WAIT / 0.01)):
-        if condition():
-            return
-        tick.wait(0.01)
-    pytest.fail("it did not happen in time")
-
-
-@contextmanager
-def running(runtime: Runtime, **settings: Any) -> Iterator[list[Any]]:
-    """Run it in a thread, stop it at the end; gives what `run` returned or raised."""
-    outcome: list[Any] = []
-
-    def go() -> None:
-        try:
-            outcome.append(runtime.run(show_progress=False, **settings))
-        except BaseException as error:  # noqa: BLE001 - the test looks at it
-            outcome.append(error)
-
-    thread = threading.Thread(target=go, daemon=True)
-    thread.start()
-    try:
-        yield outcome
-    finally:
-        runtime.stop(drain=5)
-        thread.join(WAIT)
-        assert not thread.is_alive(), "run() did not return"
-
 
 # What comes out
 
@@ -102,7 +68,7 @@ def test_sink_that_does_not_gets_as_many_at_once_as_there_are_workers() -> None:
     inner = sink.commit
 
     def commit(commit: Commit) -> Answer:
-        barrier.wait(WAIT)  # passes only if four are under way
+        barrier.wait(PATIENCE)  # passes only if four are under way
         return inner(commit)
 
     sink.commit = commit  # type: ignore[method-assign]
@@ -191,7 +157,7 @@ def test_unnamed_consumer_commits_batch_by_batch() -> None:
 
 def test_what_waits_to_be_combined_is_committed_after_a_while() -> None:
     store = new_buffer("combine-time", 3)
-    clock = ManualClock()
+    clock = ManualClock(TIME + 60_000)
     sink = LedgerSink(combining=Combining(1 << 20, max_seconds=10))
     runtime = Runtime([Source(store, group="etl")], sink, clock=clock)
     with running(runtime):
@@ -203,6 +169,10 @@ def test_what_waits_to_be_combined_is_committed_after_a_while() -> None:
             )
         )
         assert not sink.calls
+        (source,) = runtime.status().sources
+        assert source.waits_for.endswith("combine, 10 s at most")
+        assert source.lag_seconds >= 57, "they count as behind, and age"
+        assert (source.found_entries, source.fetched_rows) == (6, 0)
         clock.advance(10)
         assert sink.wait_for_calls(1)
     assert sink.ranges == [(0, 2)]
@@ -240,7 +210,7 @@ def test_stalled_sink_stops_reading_at_the_budget(profile: str) -> None:
     sink.hold()
     runtime = Runtime([store], sink, RuntimeConfig(max_batches=7, descriptors_per_look=3, commit_workers=2))
     with running(runtime):
-        wait_for(lambda: runtime.status().batches == 7 and runtime.status().stages[1].waiting == 5)
+        wait_for(lambda: (commits := runtime.status().stages[1]).busy + commits.waiting == 7)  # all are decoded
         assert "max_batches is 7" in runtime.status().sources[0].waits_for
         assert 7 * 1000 <= runtime.status().bytes <= 7 * 1200, "what they hold, once that is known"
         assert acked(store, None) is None
@@ -255,7 +225,7 @@ def test_portion_that_cannot_be_committed_stops_its_source_after_max_batches() -
     class Stuck(LedgerSink):
         def commit(self, commit: Commit) -> Answer:
             if commit.identity.first == 0:
-                assert stuck.wait(WAIT)
+                assert stuck.wait(PATIENCE)
             return super().commit(commit)
 
     sink = Stuck()
@@ -346,7 +316,7 @@ def test_stop_lets_commits_under_way_end_and_acknowledges_them() -> None:
     runtime = Runtime([Source(store, group="etl")], sink, RuntimeConfig(max_batches=4))
     with running(runtime) as outcome:
         assert sink.wait_for_calls(4)
-        runtime.stop(drain=WAIT)
+        runtime.stop(drain=PATIENCE)
         assert runtime.status().state == "stopping"
         sink.release()
         wait_for(lambda: bool(outcome))
@@ -483,6 +453,14 @@ def test_same_reader_cannot_be_a_source_twice() -> None:
         Runtime([Source(store, group="etl")] * 2, LedgerSink()).run(show_progress=False)
 
 
+def test_same_reader_cannot_be_a_source_twice_by_another_spelling_of_its_url(tmp_path: Path) -> None:
+    with Producer(tmp_path) as producer:
+        producer.produce(b"entry")
+    sources = [Source(url, group="etl") for url in (tmp_path.as_uri(), f"{tmp_path}/")]
+    with pytest.raises(InvalidInput, match="already"):
+        Runtime(sources, LedgerSink()).run(show_progress=False)
+
+
 def test_failing_to_open_one_source_ends_all() -> None:
     store = new_buffer("open", 1)
     with pytest.raises(InvalidInput):
@@ -517,7 +495,7 @@ def test_everything_is_committed_once_from_a_real_server(weed: SeaweedServer, cl
     options = {**weed.storage_options, "client": client}
     with Producer(url, flush_interval=0.01, storage_options=options) as producer:
         for number in range(30):
-            producer.produce([f"{number}".encode()] * 10).result(timeout=60)
+            producer.produce([f"{number}".encode()] * 10).result()
     sink = LedgerSink(in_order=True, combining=Combining(300))
     source = Source(url, group="etl", storage_options=options)
     status = Runtime([source], sink).run(until_caught_up=True, show_progress=False)

@@ -7,7 +7,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from filled import NoPauses, acked, fill, new_buffer
+from filled import NoBackoff, NoPauses, acked, fill, new_buffer
+from patience import PATIENCE
 
 from forebay.buffer.base.errors import Fenced, ForebayError
 from forebay.buffer.consumer import Consumer
@@ -30,9 +31,9 @@ SMALL = RuntimeConfig(
 )
 
 
-def run(store: Any, sink: LedgerSink, *, group: str | None = "etl") -> None:
-    source = Source(store, group=group)
-    Runtime([source], sink, SMALL, random=CHANCE).run(until_caught_up=True, show_progress=False)
+def run(store: Any, sink: LedgerSink, *, group: str | None = "etl", takeover: bool = True) -> None:
+    source = Source(store, group=group, takeover=takeover)
+    Runtime([source], sink, SMALL, clock=NoBackoff(), random=CHANCE).run(until_caught_up=True, show_progress=False)
 
 
 def check_frontier(store: Any, sink: LedgerSink, group: str | None = "etl") -> None:
@@ -81,7 +82,7 @@ def test_dying_at_any_store_call_leaves_a_state_that_the_next_run_finishes(
         store.at, store.after = at, after
         sink = LedgerSink(**SINKS[how])
         try:
-            run(store, sink, group=group)
+            run(store, sink, group=group, takeover=False)
             died = False
         except Crash:
             died = True
@@ -229,7 +230,11 @@ def test_of_two_runtimes_on_one_group_one_stops_with_fenced_and_nothing_is_lost_
     sink = LedgerSink()
     outcomes: dict[str, Any] = {}
     rivals = {
-        name: Runtime([Source(store, group="etl")], sink, RuntimeConfig(max_poll_interval=0.05, ack_seconds=0.05))
+        name: Runtime(
+            [Source(store, group="etl", takeover=name == "second")],
+            sink,
+            RuntimeConfig(max_poll_interval=0.05, ack_seconds=0.05),
+        )
         for name in ("first", "second")
     }
 
@@ -243,12 +248,12 @@ def test_of_two_runtimes_on_one_group_one_stops_with_fenced_and_nothing_is_lost_
     threads["first"].start()
     assert sink.wait_for_calls(5)
     threads["second"].start()
-    threads["first"].join(30)
+    threads["first"].join(PATIENCE)
     assert isinstance(outcomes["first"], Fenced)
     said += fill(store, 20)
     assert sink.wait_for_calls(50)
     rivals["second"].stop()
-    threads["second"].join(30)
+    threads["second"].join(PATIENCE)
     assert outcomes["second"].state == "stopped"
     check_complete(store, sink, said)
 
@@ -273,7 +278,7 @@ def test_fence_in_one_source_stops_all_and_none_acknowledges() -> None:
     thread.start()
     assert sink.wait_for_calls(10)
     Consumer(taken, group="etl")
-    thread.join(30)
+    thread.join(PATIENCE)
     assert outcome
     assert runtime.status().state == "failed"
     assert acked(taken) is None

@@ -44,7 +44,7 @@ def test_resume_and_halt_are_told_for_the_buffer_that_is_read(log: EventLog) -> 
     (resumed, first), (halted, last) = told(log)
     assert (resumed, first) == ("runtime.resumed", {"buffer": store.url, "objects": [], "group": "etl", "after": None})
     assert (halted, last["buffer"], last["acked"]) == ("runtime.halted", store.url, 1)
-    assert "batch 2 cannot be used: ValueError: not mine" in last["error"]
+    assert "batch 2, entries 0 to 1, cannot be used: ValueError: not mine" in last["error"]
 
 
 def test_next_runtime_tells_from_where_it_goes_on(log: EventLog) -> None:

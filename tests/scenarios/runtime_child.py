@@ -71,7 +71,8 @@ def say(line: str) -> None:
 
 def main(kind: str, source: str, target: str, kill_after: str) -> None:
     sink = Watched(open_sink(kind, target), int(kill_after))
-    runtime = Runtime([Source(source, group=GROUP)], sink, CONFIG)
+    # The one before was killed: it needs no time to show that it lives.
+    runtime = Runtime([Source(source, group=GROUP, takeover=True)], sink, CONFIG)
     runtime.run(until_caught_up=kill_after != "0", show_progress=False)
 
 

@@ -42,7 +42,6 @@ from forebay.gc import Collector
 
 GRACE = 0.4
 """Seconds: shorter than a stop, so that a producer that was stopped finds its upload below the floor."""
-WAIT = 120.0
 EARLIER_WRITERS = {f"pod-of-yesterday-{number}": number for number in range(4 * KEPT_LASTING)}
 NURSERY = Path(__file__).with_name("storm_child.py")
 

@@ -158,7 +158,7 @@ def produce(part: Part) -> None:
 
 def _settle(part: Part, ledger: Ledger, life: int, number: int, handle: WriteHandle[None]) -> None:
     try:
-        handle.result(timeout=120)
+        handle.result()
     except ForebayError as error:
         if part.lasting or part.is_a_pod or isinstance(error, Closed | Timeout):
             raise  # only a new life, which asks the buffer how far it came, may go on
@@ -190,7 +190,7 @@ def consume(part: Part) -> None:
 def run_runtime(part: Part) -> None:
     """Read a group into Parquet files."""
     with open_sink("parquet", f"file://{part.home}/parquet") as sink:
-        runtime = Runtime([Source(part.open_store(), group=GROUP)], sink, CONFIG)
+        runtime = Runtime([Source(part.open_store(), group=GROUP, takeover=True)], sink, CONFIG)
         threading.Thread(target=_stop_when_told, args=(part, runtime), daemon=True).start()
         runtime.run(until_caught_up=part.drains, show_progress=False)
 

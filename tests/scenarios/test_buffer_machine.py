@@ -110,7 +110,7 @@ def append_again_without_looking_for_the_own_number(patch: pytest.MonkeyPatch) -
 
 
 def believe_any_claim_of_the_same_epoch(patch: pytest.MonkeyPatch) -> None:
-    def claim(self: UnnamedReader) -> Claim:
+    def claim(self: UnnamedReader, _process: object) -> Claim:
         queue = self._queue
         claim_id, epoch = queue.new_id(), 0
 
@@ -136,7 +136,7 @@ def ignore_the_epoch_and_claim_id_of_the_owner(patch: pytest.MonkeyPatch) -> Non
 def claim_without_raising_the_epoch(patch: pytest.MonkeyPatch) -> None:
     checked = Head.claim
 
-    def claim(self: Head, claim_id: str) -> Head:
+    def claim(self: Head, claim_id: str, _process: object = None) -> Head:
         claimed = checked(self, claim_id)
         assert claimed.owner is not None
         return replace(claimed, owner=replace(claimed.owner, epoch=max(1, self.epoch)))

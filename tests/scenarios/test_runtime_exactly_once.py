@@ -11,7 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -21,6 +21,8 @@ from typing import Any, Self
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from patience import PATIENCE, wait_for
 from runtime_child import COMBINING, CONFIG, GROUP, open_sink
 
 from forebay.buffer.base.errors import Fenced
@@ -38,7 +40,6 @@ from forebay.testing.servers import SeaweedServer
 CHILD = Path(__file__).with_name("runtime_child.py")
 KINDS = pytest.mark.parametrize("kind", ["delta", "parquet", "callable"])
 EXACT = pytest.mark.parametrize("kind", ["delta", "parquet"])
-WAIT = 60.0
 
 
 class Urls:
@@ -60,7 +61,10 @@ def values(kind: str, target: str) -> list[bytes]:
     if kind == "callable":
         return path.read_bytes().splitlines()
     if kind == "delta":
-        found: list[bytes] = DeltaTable(target).to_pyarrow_table()["value"].to_pylist()
+        try:
+            found: list[bytes] = DeltaTable(target).to_pyarrow_table()["value"].to_pylist()
+        except TableNotFoundError:
+            return []  # its folder is there before its first version
         return found
     files = ds.dataset(path)
     return [] if not files.files else files.to_table()["value"].to_pylist()
@@ -84,7 +88,7 @@ class Service:
         self.produced: list[bytes] = []
 
     def __enter__(self) -> Self:
-        self._producer.produce(self._next()).result(timeout=WAIT)
+        self._producer.produce(self._next()).result(timeout=PATIENCE)
         self._thread.start()
         return self
 
@@ -102,7 +106,7 @@ class Service:
 
     def stop(self) -> None:
         self._stopped.set()
-        self._thread.join(WAIT)
+        self._thread.join(PATIENCE)
         self._producer.close()  # raises if anything of it is not durable
 
 
@@ -125,12 +129,14 @@ def kill_at_random(kind: str, urls: Urls, random: Random) -> None:
             assert process.stdout.readline(), f"it ended by itself: {process.communicate()[1]}"
         threading.Event().wait(random.random() * 0.03)
         process.kill()
-        assert process.wait(WAIT) == -9
+        assert process.wait(PATIENCE) == -9
 
 
 def catch_up(kind: str, urls: Urls) -> None:
     with open_sink(kind, urls.target) as sink:
-        Runtime([Source(urls.source, group=GROUP)], sink, CONFIG).run(until_caught_up=True, show_progress=False)
+        Runtime([Source(urls.source, group=GROUP, takeover=True)], sink, CONFIG).run(
+            until_caught_up=True, show_progress=False
+        )
 
 
 def check_nothing_is_acked_ahead(kind: str, urls: Urls, since: int = 0) -> int:
@@ -180,7 +186,7 @@ def test_killed_between_commit_and_ack_each_time_everything_is_there_once(kind: 
     endings = [-9]
     while endings[-1] == -9:
         with child(kind, urls, kill_after=1) as process:
-            endings.append(process.wait(WAIT))
+            endings.append(process.wait(PATIENCE))
         check_nothing_is_acked_ahead(kind, urls)
     assert endings[-1] == 0
     assert sorted(values(kind, urls.target)) == produced
@@ -217,7 +223,7 @@ def test_dying_around_any_commit_leaves_what_the_next_runtime_completes(
     for at in (1, 2, 4):
         store = MemoryStore(f"memory://dying-{kind}-{after}-{group}-{at}")
         produced, target = fill(store, 60 if group else 12), f"file://{tmp_path}/{at}"
-        source = Source(store, group=group)
+        source = Source(store, group=group, takeover=True)
         with pytest.raises(Crash):
             sink = Dying(open_sink(kind, target), at, after=after)
             Runtime([source], sink, CONFIG).run(until_caught_up=True, show_progress=False)
@@ -234,7 +240,7 @@ class Held(DeltaSink):
 
     def _append(self, table: Any, identity: CommitIdentity, rows: Any) -> None:
         self.holds.set()
-        assert self.let_go.wait(WAIT)
+        assert self.let_go.wait(PATIENCE)
         super()._append(table, identity, rows)
 
 
@@ -255,17 +261,8 @@ def running(sources: list[Source], sink: Sink, **settings: Any) -> Iterator[tupl
         yield runtime, outcome
     finally:
         runtime.stop(drain=5)
-        thread.join(WAIT)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    tick = threading.Event()
-    for _ in range(int(WAIT / 0.02)):
-        if condition():
-            return
-        tick.wait(0.02)
-    pytest.fail("it did not happen in time")
 
 
 @pytest.mark.parametrize("where", ["file", "s3"])
@@ -279,15 +276,15 @@ def test_runtime_that_was_taken_over_in_the_middle_of_a_commit_commits_nothing_t
         target, options = "s3://tests/two-runtimes", weed.storage_options
         reading = {"storage_options": DeltaSink(target, storage_options=options)._storage_options()}
     produced = fill(urls.source, 20)
-    source = Source(urls.source, group=GROUP)
+    source = Source(urls.source, group=GROUP, takeover=True)
     old = Held(target, combining=COMBINING, storage_options=options)
     old.hold()
     with running([source], old) as (_, outcome):
-        assert old.holds.wait(WAIT)
+        assert old.holds.wait(PATIENCE)
         with DeltaSink(target, combining=COMBINING, storage_options=options) as new:
             Runtime([source], new, CONFIG).run(until_caught_up=True, show_progress=False)
         old.let_go.set()
-        wait_until(lambda: bool(outcome))
+        wait_for(lambda: bool(outcome))
     assert isinstance(outcome[0], Fenced)
     assert sorted(DeltaTable(target, **reading).to_pyarrow_table()["value"].to_pylist()) == produced
     assert Groups(urls.source).describe(GROUP).acked == 19
@@ -296,17 +293,19 @@ def test_runtime_that_was_taken_over_in_the_middle_of_a_commit_commits_nothing_t
 def test_runtimes_that_take_over_from_each_other_again_and_again_commit_everything_once(urls: Urls) -> None:
     """Each lives on until the next one has taken over, at some point of its work."""
     outcomes: list[list[Any]] = []
-    readers = [(kind, Source(urls.source, group=kind), f"{urls.target}-{kind}") for kind in ("delta", "parquet")]
+    readers = [
+        (kind, Source(urls.source, group=kind, takeover=True), f"{urls.target}-{kind}") for kind in ("delta", "parquet")
+    ]
     with ExitStack() as runtimes, Service(urls.source) as service:
         for _ in range(5):
             for kind, source, target in readers:
                 before = len(values(kind, target))
                 outcomes.append(runtimes.enter_context(running([source], open_sink(kind, target)))[1])
-                wait_until(lambda kind=kind, target=target, before=before: len(values(kind, target)) > before)
+                wait_for(lambda kind=kind, target=target, before=before: len(values(kind, target)) > before)
         service.stop()
         for kind, source, target in readers:
             with open_sink(kind, target) as sink:
                 Runtime([source], sink, CONFIG).run(until_caught_up=True, show_progress=False)
             assert sorted(values(kind, target)) == service.produced
-        wait_until(lambda: all(outcomes))
+        wait_for(lambda: all(outcomes))
     assert [type(outcome[0]) for outcome in outcomes] == [Fenced] * 10

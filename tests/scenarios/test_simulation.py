@@ -70,7 +70,7 @@ def test_same_seed_gives_the_same_run() -> None:
 def test_seed_is_replayed_by_its_command_in_another_process() -> None:
     command = [sys.executable, str(Path(simulation.__file__)), "7"]
     replayed = subprocess.run(
-        command, env={**os.environ, "PYTHONHASHSEED": "99"}, capture_output=True, text=True, check=False, timeout=100
+        command, env={**os.environ, "PYTHONHASHSEED": "99"}, capture_output=True, text=True, check=False
     )
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
     *trace, verdict = replayed.stdout.splitlines()

@@ -67,7 +67,7 @@ class Scene:
     def overtake(self, group: str | None) -> None:
         """Another runtime reads everything, and all of it is swept."""
         sink = LedgerSink()
-        Runtime([Source(self.store, group=group)], sink).run(until_caught_up=True, show_progress=False)
+        Runtime([Source(self.store, group=group, takeover=True)], sink).run(until_caught_up=True, show_progress=False)
         assert len(sink.values()) == BATCHES
         self.collect()
 
@@ -147,5 +147,6 @@ def test_planned_range_is_repeated_as_it_was_however_many_looks_it_takes() -> No
     dying.plan([9])  # as one commit, that may have been made
     impatient = LedgerSink(combining=Combining(target_bytes=1 << 20, max_seconds=1e-6))
     config = RuntimeConfig(descriptors_per_look=2)
-    Runtime([Source(store, group="etl")], impatient, config).run(until_caught_up=True, show_progress=False)
+    source = Source(store, group="etl", takeover=True)
+    Runtime([source], impatient, config).run(until_caught_up=True, show_progress=False)
     assert impatient.ranges[0] == (0, 9)

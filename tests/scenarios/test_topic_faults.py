@@ -18,6 +18,8 @@ from threading import Barrier, Lock, Thread
 from typing import Any
 
 import pytest
+from kinds import BYTES, KINDS, ROWS, Kind
+from patience import PATIENCE
 
 from forebay.buffer.base.errors import ForebayError, InvalidInput, NotFound, Unknown
 from forebay.buffer.coordinator import WriteHandle
@@ -43,16 +45,20 @@ MOST_CALLS = 200
 LONG = 10_000.0
 
 
-def create(store: ObjectStore) -> None:
-    create_topic(store, 3, clock=ManualClock(), random=Random(1))
+def create(store: ObjectStore, kind: Kind = BYTES) -> None:
+    create_topic(store, 3, schema=kind.schema, clock=ManualClock(), random=Random(1))
+
+
+def create_typed(store: ObjectStore) -> None:
+    create(store, ROWS)
 
 
 def grow(store: ObjectStore) -> None:
     add_partitions(store, 4, clock=ManualClock(), random=Random(2))
 
 
-def prepare_growth(store: ObjectStore) -> None:
-    create_topic(store, 2)
+def prepare_growth(store: ObjectStore, kind: Kind = BYTES) -> None:
+    create_topic(store, 2, schema=kind.schema)
     for name in ("first", "second"):
         TopicConsumer(store, group=name, from_="latest").close()
 
@@ -70,26 +76,31 @@ def check_whole(store: ObjectStore, context: str) -> int:
         head = Queue(Topic(store).partition(number)).read()
         assert isinstance(head, Head)
         assert head.groups.keys() >= record.groups.keys(), f"{context}: partition {number} lacks a group"
+        assert head.schemas == record.schemas, f"{context}: partition {number} has another schema"
     return record.partitions
 
 
 STEPS: list[Any] = [
     pytest.param(lambda store: None, create, 0, 3, id="create"),
     pytest.param(prepare_growth, grow, 2, 4, id="add"),
+    pytest.param(lambda store: None, create_typed, 0, 3, id="create typed"),
+    pytest.param(lambda store: prepare_growth(store, ROWS), grow, 2, 4, id="add typed"),
 ]
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH, Fault.CRASH_AFTER])
 @pytest.mark.parametrize(("before", "act", "least", "total"), STEPS)
 def test_dying_at_any_store_call_leaves_a_topic_that_the_next_call_finishes(
+    request: pytest.FixtureRequest,
     fault: Fault,
+    *,
     before: Callable[[ObjectStore], None],
     act: Callable[[ObjectStore], None],
     least: int,
     total: int,
 ) -> None:
     for call in range(MOST_CALLS):
-        inner = MemoryStore(f"memory://topic-{act.__name__}-{fault.name}-{call}")
+        inner = MemoryStore(f"memory://{request.node.name}-{call}")
         before(inner)
         store = FaultyStore(inner, {call: fault})
         crashed = False
@@ -110,14 +121,16 @@ def test_dying_at_any_store_call_leaves_a_topic_that_the_next_call_finishes(
 @pytest.mark.parametrize("fault", WRITE_FAULTS)
 @pytest.mark.parametrize(("before", "act", "least", "total"), STEPS)
 def test_trouble_with_any_write_ends_in_a_whole_topic_or_an_honest_error(
+    request: pytest.FixtureRequest,
     fault: Fault,
+    *,
     before: Callable[[ObjectStore], None],
     act: Callable[[ObjectStore], None],
     least: int,
     total: int,
 ) -> None:
     for write in range(MOST_CALLS):
-        inner = MemoryStore(f"memory://topic-{act.__name__}-{fault.name}-{write}")
+        inner = MemoryStore(f"memory://{request.node.name}-{write}")
         before(inner)
         store = FaultyStore(inner, {write: fault}, only={"create", "replace"}, clock=ManualClock())
         finished = True
@@ -333,7 +346,7 @@ def test_many_who_create_and_add_at_once_agree(tmp_path: Path) -> None:
         barrier = Barrier(6)
 
         def act(number: int, store: ObjectStore = store, barrier: Barrier = barrier) -> None:
-            barrier.wait(timeout=30)
+            barrier.wait(timeout=PATIENCE)
             try:
                 create_topic(store, 2)
                 with suppress(InvalidInput):
@@ -347,7 +360,7 @@ def test_many_who_create_and_add_at_once_agree(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(timeout=60)
+            thread.join(timeout=PATIENCE)
         assert errors == []
         assert check_whole(store, f"turn {turn}") >= 2
 
@@ -363,7 +376,7 @@ class Told:
 
     def answer(self, entry: bytes) -> str:
         try:
-            self.handles[entry].result(timeout=10)
+            self.handles[entry].result()
         except Unknown:
             return "unknown"
         except ForebayError:
@@ -371,11 +384,11 @@ class Told:
         return "durable"
 
 
-def run_schedule(seed: int) -> int:  # noqa: PLR0912 - a step is a branch
+def run_schedule(seed: int, kind: Kind) -> int:  # noqa: PLR0912 - a step is a branch
     """Produce, add partitions, read and take over in a random order, with faults on the writers' side."""
     random, clock = Random(seed), ManualClock()
-    inner = MemoryStore(f"memory://topic-schedule-{seed}")
-    topic = create_topic(inner, 2, random=random)
+    inner = MemoryStore(f"memory://topic-schedule-{seed}-{kind.name}")
+    topic = create_topic(inner, 2, schema=kind.schema, random=random)
     store = FaultyStore.seeded(inner, seed, rate=0.1, clock=clock)
     told = Told()
     found: list[tuple[int, bytes]] = []
@@ -387,7 +400,7 @@ def run_schedule(seed: int) -> int:  # noqa: PLR0912 - a step is a branch
 
     def read() -> None:
         for partition, batch in consumer:
-            found.extend((partition, entry) for entry in batch.entries)
+            found.extend((partition, entry) for entry in kind.read(batch))
             consumer.ack_through(partition, batch.sequence)
 
     for number in range(40):
@@ -397,7 +410,7 @@ def run_schedule(seed: int) -> int:  # noqa: PLR0912 - a step is a branch
             key = None if step < 0.2 else b"key-%d-%d" % (who, random.randrange(4))
             entry = b"%s %03d" % (key or b"none-%d" % who, number)
             with suppress(ForebayError):
-                told.handles[entry] = producers[who].produce(entry, key=key)
+                told.handles[entry] = producers[who].produce(kind.make(entry), key=key)
         elif step < 0.7:
             for producer in producers:
                 producer.flush()
@@ -434,9 +447,10 @@ def run_schedule(seed: int) -> int:  # noqa: PLR0912 - a step is a branch
     return durable
 
 
+@KINDS
 @pytest.mark.parametrize("block", range(2))
-def test_producers_readers_and_growth_lose_double_and_reorder_nothing(block: int) -> None:
-    durable = sum(run_schedule(seed) for seed in range(block * 25, (block + 1) * 25))
+def test_producers_readers_and_growth_lose_double_and_reorder_nothing(block: int, kind: Kind) -> None:
+    durable = sum(run_schedule(seed, kind) for seed in range(block * 25, (block + 1) * 25))
     assert durable > 200, "too few got through for the test to mean anything"
 
 
@@ -468,7 +482,7 @@ def test_processes_that_write_to_every_partition_lose_and_double_nothing(tmp_pat
                 consumer.ack_through(partition, batch.sequence)
                 if len(found) >= len(expected):
                     break
-            assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
+            assert [writer.wait() for writer in writers] == [0, 0, 0]
             found.extend((partition, entry) for partition, batch in consumer for entry in batch.entries)
     finally:
         for writer in writers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from forebay.buffer.base.clock import Clock
 from forebay.buffer.base.errors import Corrupt
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.either.ranges import read_range
@@ -41,9 +42,9 @@ def run_spark(store: ObjectStore) -> object:
     return [list(reader.read(task)) for task in reader.partitions()]
 
 
-def verify_all(store: ObjectStore) -> object:
+def verify_all(store: ObjectStore, clock: Clock | None = None) -> object:
     """A verification, which reports what others raise."""
-    report = verify(store)
+    report = verify(store, clock=clock)
     if report.corrupt:
         raise Corrupt(report.findings[0].what)
     return report

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -22,13 +22,12 @@ from forebay.buffer.format.batch import DEFAULT_MAX_RAW_BYTES, decode_batch
 from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.manifest import Head, Manifest, Queue
-from forebay.buffer.store import ObjectStore
+from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.memory import MemoryStore
 
 LOCATION = "data/01JD0000000000000000000000.batch"
 BOMB = 256 << 20
 ALLOWED = 8 << 20
-_numbers = count()
 
 
 def footer(entries: int) -> bytes:
@@ -58,9 +57,9 @@ def no_more_than(limit: int) -> Iterator[None]:
     assert pool.total_bytes_allocated() - before <= limit
 
 
-def bomb_buffer(data: bytes, *, claimed: int) -> MemoryStore:
+def bomb_buffer(folder: Path, data: bytes, *, claimed: int) -> ObjectStore:
     """A buffer whose manifest is right about a batch's bytes, and lies about what they unpack to."""
-    store = MemoryStore(f"memory://bombs-{next(_numbers)}")
+    store = open_store(folder)
     store.put(LOCATION, data)
     store.put("manifest", Head("b" * 32).to_bytes())
     facts = Facts(len(data), claimed, claimed // 4, crc32c(data), 0, 0)
@@ -71,15 +70,15 @@ def bomb_buffer(data: bytes, *, claimed: int) -> MemoryStore:
 @pytest.mark.parametrize("bomb", BOMBS)
 @EVERY_READER
 def test_batch_that_unpacks_to_more_than_the_manifest_says_is_refused_early(
-    read: Callable[[ObjectStore], object], bomb: str
+    read: Callable[[ObjectStore], object], bomb: str, tmp_path: Path
 ) -> None:
-    store = bomb_buffer(BOMBS[bomb], claimed=4096)
+    store = bomb_buffer(tmp_path, BOMBS[bomb], claimed=4096)
     with no_more_than(ALLOWED), pytest.raises(Corrupt):
         read(store)
 
 
-def test_batch_that_unpacks_to_just_what_the_manifest_says_is_read() -> None:
-    store = bomb_buffer(zeros(4096), claimed=4096)
+def test_batch_that_unpacks_to_just_what_the_manifest_says_is_read(tmp_path: Path) -> None:
+    store = bomb_buffer(tmp_path, zeros(4096), claimed=4096)
     batch = Consumer(store).next_batch()
     assert batch is not None
     assert len(batch) == 1024
@@ -106,9 +105,9 @@ def test_frame_with_a_huge_window_is_refused_without_memory_for_it(exponent: int
         decode_batch(frame + footer(1))
 
 
-def test_manifest_that_claims_no_end_of_bytes_frightens_nobody() -> None:
+def test_manifest_that_claims_no_end_of_bytes_frightens_nobody(tmp_path: Path) -> None:
     """A claim that is too high costs parallelism, not memory: nothing is set aside by it."""
-    store = bomb_buffer(zeros(4096), claimed=2**62)
+    store = bomb_buffer(tmp_path, zeros(4096), claimed=2**62)
     with no_more_than(ALLOWED):
         run_runtime(store)
         consume(store)

@@ -28,6 +28,7 @@ from forebay.buffer.manifest.nodes import Node, Ref
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.gc import Collector
+from forebay.testing import ManualClock
 from forebay.testing.servers import MotoServer, SeaweedServer
 
 BUFFER_ID = "b" * 32
@@ -177,11 +178,12 @@ def test_no_other_name_of_a_head_leads_astray(scene: Scene, name: str, field: st
         tail=(NewBatch(location),),
     )
     scene.store.put("manifest", made.to_bytes())
+    clock = ManualClock()  # what is corrupt is read again after a pause
     for use in (
-        lambda: Consumer(scene.store, group="etl"),
-        lambda: verify_all(scene.store),
-        Groups(scene.store).list,
-        Collector(scene.store, grace=0).collect_once,
+        lambda: Consumer(scene.store, group="etl", clock=clock),
+        lambda: verify_all(scene.store, clock),
+        Groups(scene.store, clock=clock).list,
+        Collector(scene.store, grace=0, clock=clock).collect_once,
     ):
         with pytest.raises(Corrupt):
             use()

@@ -103,7 +103,7 @@ ROLES = read_table()
 def produce(store: ObjectStore) -> None:
     with forebay.Producer(store) as producer:
         for entry in (b"one", b"two"):
-            producer.produce(entry).result(timeout=60)
+            producer.produce(entry).result()
 
 
 def consume(store: ObjectStore) -> None:

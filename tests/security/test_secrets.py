@@ -35,6 +35,8 @@ from forebay.ui import Dashboard
 
 SECRETS = {"key": "AKIDHUSHHUSHHUSH", "secret": "wJalrXUtnFEMI/K7MDENG+hush", "token": "FwoGZXIvYXdzEBYpsst"}
 
+S3FS_SECRETS = {"proxy": "http://proxy-user:pr0xyhush@host:1", "customer": "customer-key-of-32-characters-hu"}
+
 CLIENTS = pytest.mark.parametrize("client", ["s3fs", "obstore"])
 
 
@@ -48,7 +50,7 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 def check_hidden(*shown: str | bytes) -> None:
     for text in shown:
         told = text.decode("latin-1") if isinstance(text, bytes) else text
-        for name, secret in SECRETS.items():
+        for name, secret in (SECRETS | S3FS_SECRETS).items():
             assert secret not in told, f"the {name} is in {told[:2000]}"
 
 
@@ -97,6 +99,58 @@ def test_no_pickle_shows_a_credential_to_the_eye(client: str) -> None:
     pickles = [pickle.dumps(kept) for kept in (store, source, Source(store))]
     check_hidden(*pickles)
     assert pickle.loads(pickles[1]) == source
+
+
+def s3fs_dicts() -> dict[str, Any]:
+    """Every secret in the dicts that s3fs has for more settings, besides options of forebay's own."""
+    return {
+        "client_kwargs": {
+            "aws_access_key_id": SECRETS["key"],
+            "aws_secret_access_key": SECRETS["secret"],
+            "aws_session_token": SECRETS["token"],
+            "verify": False,
+        },
+        "config_kwargs": {"proxies": {"https": S3FS_SECRETS["proxy"]}},
+        "s3_additional_kwargs": {"SSECustomerKey": S3FS_SECRETS["customer"], "SSECustomerAlgorithm": "AES256"},
+    }
+
+
+@pytest.mark.parametrize("given", [dict, json.dumps], ids=["dicts", "text"])
+def test_dicts_of_s3fs_show_no_credential(given: Callable[[Any], Any], log: pytest.LogCaptureFixture) -> None:
+    options = {name: given(value) for name, value in s3fs_dicts().items()}
+    store = open_store("s3://lake/clicks", options)
+    source = Source("s3://lake/clicks", group="etl", storage_options=options)
+    shown = [repr(kept) for kept in (store, vars(store), source, store._options)]
+    check_hidden(*shown, *(pickle.dumps(kept) for kept in (store, source, Source(store))), log.text)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"key": "other", "secret": SECRETS["secret"]},
+        {"client": "obstore"},
+        {"config_kwargs": {"no_such_setting": SECRETS["secret"]}},
+        {"config_kwargs": {"proxies": SECRETS["secret"], "s3": SECRETS["secret"]}},
+        {"client_kwargs": SECRETS["secret"]},
+        {"client_kwargs": f'["{SECRETS["secret"]}"]'},
+        {"s3_additional_kwargs": {"Body": SECRETS["secret"]}},
+    ],
+)
+def test_wrong_dict_of_s3fs_is_refused_without_what_is_in_it(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ForebayError) as caught:
+        open_store("s3://lake/clicks", {**s3fs_dicts(), **wrong})
+    check_hidden("".join(traceback.format_exception(caught.value)))
+
+
+@pytest.mark.parametrize("command", ["stat", "doctor"])
+def test_no_command_shows_what_is_in_dicts_of_s3fs(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with CannedServer(REFUSED) as server:
+        told = {name: json.dumps(value) for name, value in s3fs_dicts().items() if name != "config_kwargs"}
+        given = {**told, "endpoint_url": server.endpoint_url, "region": "us-east-1", "max_attempts": 1}
+        options = [word for name, value in given.items() for word in ("--option", f"{name}={value}")]
+        assert main([command, "s3://lake/clicks", *options]) != 0
+    shown = capsys.readouterr()
+    check_hidden(shown.out, shown.err)
 
 
 def answers() -> Iterator[bytes]:
@@ -185,7 +239,7 @@ def test_no_batch_object_manifest_or_event_holds_a_credential(moto: MotoServer, 
     options = {**moto.storage_options, **SECRETS}
     url = "s3://tests/secrets-stored"
     with forebay.Producer(url, storage_options=options) as producer:
-        producer.produce(b"x").result(timeout=60)
+        producer.produce(b"x").result()
     with open_event_log(f"{url}/events", storage_options=options) as events:
         trail = AuditTrail(events)
         Runtime(

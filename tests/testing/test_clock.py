@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from patience import PATIENCE
+
 from forebay.buffer.base.clock import SystemClock
 from forebay.testing import ManualClock
 
@@ -39,7 +41,7 @@ def test_waiter_wakes_when_its_deadline_is_reached_and_not_before() -> None:
         clock.advance(1)
     assert woken == []
     clock.advance(1)
-    thread.join(timeout=30)
+    thread.join(timeout=PATIENCE)
     assert woken in ([False], [])  # empty if it started late enough to see the time itself
 
 
@@ -64,7 +66,7 @@ def test_waiter_wakes_when_notified() -> None:
         entered.wait()
         with condition:
             condition.notify_all()
-        thread.join(timeout=30)
+        thread.join(timeout=PATIENCE)
         assert left == [True]
 
 

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from forebay.buffer.base.errors import Unavailable, Unknown
 from forebay.buffer.store import Applied, InDoubt, NotApplied
@@ -105,7 +106,7 @@ def test_stalled_call_waits_for_its_release(inner: MemoryStore) -> None:
     thread.start()
     assert keys(inner) == []
     store.release()
-    thread.join(timeout=30)
+    thread.join(timeout=PATIENCE)
     assert keys(inner) == ["a"]
 
 
@@ -124,7 +125,7 @@ def test_process_is_killed_at_the_call_named(tmp_path: Path, fault: str, there: 
         f"store = FaultyStore(open_store('file://{tmp_path}/b'), {{1: Fault.{fault}}})\n"
         "store.put('first', b''); store.put('second', b''); print('alive')"
     )
-    child = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (child.returncode, child.stdout) == (-9, b"")
     assert (tmp_path / "b" / "first").exists()
     assert (tmp_path / "b" / "second").exists() == there

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from shown import OnePartitionDown, list_batches, read_batches
 
 from forebay.buffer.base.clock import SystemClock
@@ -22,8 +23,6 @@ from forebay.testing import Fault, FaultyStore
 from forebay.ui import Dashboard
 
 CLOCK = SystemClock()
-WAIT_SECONDS = 60
-"""Far more than is ever needed; a loaded machine must not fail what works."""
 
 
 class Browser:
@@ -47,7 +46,7 @@ class Browser:
         return [list(row) for row in self.run(script, f"{selector} tbody tr")]
 
     def wait(self, until: Callable[[], Any]) -> Any:
-        deadline = CLOCK.monotonic() + WAIT_SECONDS
+        deadline = CLOCK.monotonic() + PATIENCE
         while not (found := until()):
             assert CLOCK.monotonic() < deadline, f"it never came; the page says:\n{self.text()}"
             CLOCK.sleep(0.02)

@@ -370,12 +370,18 @@ def test_dead_letters_are_counted_with_their_reasons(store: MemoryStore, clock: 
     sampler = sampler_of(store, clock, letters=Letters(Subject(letters, clock=clock)))
     assert sampled(sampler)["seen"]["dead_letters"]["batches"] == 0, "nobody has made that buffer yet"
     letter = DeadLetter("memory://a", "0" * 32, "etl", "1" * 32, 7, "data/x", 0, 9, "ValueError: not mine")
-    metadata = (Metadata(0, clock.now_ms(), msgspec.json.encode(letter)),)
+    second = msgspec.structs.replace(letter, first_entry=2, last_entry=9, indexes=[2, 9], error="another")
+    metadata = tuple(
+        Metadata(10 * n, clock.now_ms(), msgspec.json.encode(found)) for n, found in enumerate([letter, second])
+    )
     Queue(letters).append([NewBatch("data/a", metadata), NewBatch("data/b")])
     shown = sampled(sampler)["seen"]["dead_letters"]
     assert shown["batches"] == 2
     assert shown["newest"][0]["error"] == "", "somebody put it there by hand"
-    assert {"group": "etl", "sequence": 7, "error": "ValueError: not mine"}.items() <= shown["newest"][1].items()
+    assert [(found["group"], found["sequence"], found["place"], found["error"]) for found in shown["newest"][1:]] == [
+        ("etl", 7, "entries 2, 9", "another"),
+        ("etl", 7, "entries 0 to 9", "ValueError: not mine"),
+    ]
 
 
 def test_no_secret_of_the_store_is_in_what_is_told(clock: ManualClock) -> None:

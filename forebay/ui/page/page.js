@@ -124,9 +124,10 @@ const READERS = [["Reader"], ["State"], ["Acknowledged", "number wide"], ["Behin
 function readerState(seen, group) {
   const halted = seen.trail?.stopped?.find((event) => event.group === group.name && event.kind === "runtime.halted");
   if (halted) return make("span", "chip critical", "halted");
-  if (group.alive === null) return make("span", "chip", `epoch ${group.epoch}`);
-  const chip = group.alive ? make("span", "chip good", "reading") : make("span", "chip", "idle");
-  chip.title = group.alive ? "A consumer has claimed it and not closed. One that was killed is shown until the next." : "No consumer has it.";
+  const owner = group.owner ? ` ${group.owner.host}/${group.owner.pid}, since ${new Date(group.owner.since_ms).toLocaleString()}.` : "";
+  const chip = group.alive === null ? make("span", "chip", `epoch ${group.epoch}`) : group.alive ? make("span", "chip good", "reading") : make("span", "chip", "idle");
+  if (group.alive === null) chip.title = owner && `Last opened by${owner}`;
+  else chip.title = group.alive ? `A consumer has claimed it and not closed${owner ? `:${owner}` : "."} One that was killed is shown until the next.` : "No consumer has it.";
   return chip;
 }
 
@@ -228,11 +229,11 @@ function showLetters(seen) {
   } else if (letters.error) {
     target.replaceChildren(make("p", "note", `${letters.error.kind}: ${letters.error.message}`));
   } else {
-    const found = make("p", "figure-small", exact(letters.batches));
+    const found = make("p", "figure-small", exact(letters.entries ?? letters.batches));
     const rows = letters.newest.map((letter) =>
-      make("li", "", make("time", "", letter.time_ms === null ? "" : clock(letter.time_ms)), make("span", "", `${letter.sequence === null ? "" : `batch ${exact(letter.sequence)}: `}${letter.error}`)),
+      make("li", "", make("time", "", letter.time_ms === null ? "" : clock(letter.time_ms)), make("span", "", `${letter.sequence === null ? "" : `batch ${exact(letter.sequence)}, ${letter.place}: `}${letter.error}`)),
     );
-    target.replaceChildren(found, make("p", "note", letters.batches ? `${letters.batches === 1 ? "batch" : "batches"}, ${count(letters.entries)} entries, in ${letters.url}` : "Every batch could be committed."), make("ol", "events", ...rows));
+    target.replaceChildren(found, make("p", "note", letters.batches ? `${letters.entries === null ? "batches" : letters.entries === 1 ? "entry" : "entries"} put aside in ${letters.url}` : "Every batch could be committed."), make("ol", "events", ...rows));
   }
 }
 

@@ -6,7 +6,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base import metrics
+from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import Corrupt, ForebayError, InvalidInput, Trimmed, Unavailable, Unknown
+from forebay.buffer.base.process import this_process
 from forebay.buffer.format.model import Reader
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Queue, UnnamedReader
@@ -45,7 +47,7 @@ class ClaimedBuffer:
         self._side: ReadSide = UnnamedReader(queue) if group is None else GroupReader(queue, group, start=start)
         self.is_new = isinstance(self._side, GroupReader) and self._side.is_new
         """Whether this created the group."""
-        self._claim = self._side.claim()
+        self._claim = self._side.claim(this_process(SystemClock()))
         self._acked = self.frontier().next - 1
 
     @property

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from forebay.buffer.base.errors import InvalidInput
-from forebay.buffer.read.fetch import RECORDS_SCHEMA
+from forebay.buffer.base.errors import InvalidInput, Unsupported
+from forebay.buffer.read.records import RECORDS_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,16 @@ class Rows:
         self._max_rows = max_rows
 
     def slices(self, batch: Batch, partition: int) -> Iterator[pa.RecordBatch]:
-        """Yield the batch's rows in order."""
+        """Yield the batch's rows in order.
+
+        Raises:
+            Unsupported: it is a typed batch.
+        """
+        if batch.schema is not None:  # guard: refuse to show rows of a schema as bytes in Spark
+            raise Unsupported(
+                f"batch {batch.location} holds rows of a schema, which this source cannot show yet: read the buffer "
+                "with forebay.Consumer"
+            )
         step = self._rows_at_once(batch)
         repeated = self._repeated(batch, partition, step)
         varying = [name for name in self._schema.names if name not in repeated]

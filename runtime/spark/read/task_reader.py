@@ -17,13 +17,13 @@ from forebay.buffer.read.missing import check_still_listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from concurrent.futures import Future
 
     import pyarrow as pa
 
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.holds import Held
     from forebay.buffer.read.fetch import Batch
+    from forebay.buffer.read.threads import Coming
     from forebay.runtime.spark.read.plan import Piece, SourceBuffer, Task
     from forebay.runtime.spark.read.rows import Rows
 
@@ -89,7 +89,7 @@ class TaskReader:
         return self.skip_corrupt and not (isinstance(error, NotFound) and error.bucket)
 
 
-def _wait_for(coming: Future[Batch], descriptor: BatchDescriptor, source: SourceBuffer, held: Held | None) -> Batch:
+def _wait_for(coming: Coming[Batch], descriptor: BatchDescriptor, source: SourceBuffer, held: Held | None) -> Batch:
     try:
         return coming.result()
     except NotFound as error:

@@ -19,7 +19,6 @@ from forebay.buffer.base.clock import system_random
 from forebay.buffer.base.errors import Closed, ForebayError, InvalidInput
 from forebay.buffer.either.dispatch import buffers_at
 from forebay.buffer.manifest.lease import check_ttl
-from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.write.commit import EpochCommitter, EpochRecord, commit_job
@@ -109,8 +108,6 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def _plan(options: Options, schema: StructType, hold_id: str) -> WriteJob:
     store = options.open_store()
-    if isinstance(store, MemoryStore):
-        raise InvalidInput(f"{store.url} lives in one process, and Spark's tasks are others: take file:// for tests")
     manifest_path = options.text("manifestPath") or "manifest"
     buffers = buffers_at(store, manifest_path=manifest_path)
     partitions = 0 if buffers == [store] else len(buffers)

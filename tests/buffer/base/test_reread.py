@@ -97,7 +97,7 @@ def collect(store: Any, clock: ManualClock) -> Any:
 def produce(store: Any, clock: ManualClock) -> Any:
     with Producer(store, clock=clock) as producer:
         producer.produce(b"one more")
-        producer.flush().result(timeout=60)
+        producer.flush().result()
     return Queue(store).read().next_sequence
 
 
@@ -154,7 +154,7 @@ def test_topic_is_read_though_any_read_is_falsified_once() -> None:
     with TopicProducer(store, flush_interval=1000) as producer:
         for number in range(4):
             producer.produce(b"%d" % number, key=b"%d" % number)
-            producer.flush().result(timeout=60)
+            producer.flush().result()
 
     def read(faulty: FaultyStore) -> list[bytes]:
         with TopicConsumer(faulty, clock=ManualClock()) as consumer:
@@ -192,7 +192,7 @@ def test_batch_without_a_checksum_is_read_again_if_it_does_not_decode() -> None:
     paths = {"manifest_path": "manifest", "data_prefix": "data"}
     with Producer(store, profile="opendata", flush_interval=1000, compression="zstd", **paths) as producer:
         producer.produce([b"a" * 1000, b"b" * 1000])
-        producer.flush().result(timeout=60)
+        producer.flush().result()
     (found,) = Queue(store).descriptors(0, 10)
     assert found.facts is None
     fetcher = FetchHandle(store, clock=ManualClock())

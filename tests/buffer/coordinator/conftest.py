@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from patience import PATIENCE, wait_for
 
 from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator
 
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from forebay.buffer.coordinator import CoordinatorGroup
-
-PATIENCE = 20.0
-"""Seconds before a test that hangs is called hung; nothing waits this long when all is well."""
 
 
 @dataclass
@@ -169,19 +166,11 @@ class Rig:
         return applied, written, durable
 
     def await_blocked_writer(self) -> None:
-        eventually(lambda: self.blocked_writers() > 0)
+        wait_for(lambda: self.blocked_writers() > 0)
 
     def blocked_writers(self) -> int:
         state = self.coordinator._state
         return len(state.room._waiters) + len(state.group.room._waiters)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that nothing signals, for a bounded time."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.001)
 
 
 class Outcome:
@@ -215,7 +204,7 @@ def parts() -> SimpleNamespace:
         Storage=Storage,
         Gate=Gate,
         Outcome=Outcome,
-        eventually=eventually,
+        eventually=wait_for,
         PATIENCE=PATIENCE,
     )
 
@@ -259,4 +248,4 @@ def rig() -> Iterator[Callable[..., Rig]]:
         for gate in (*one.storage.delta_gates.values(), *one.storage.storage_gates):
             gate.open()
         Outcome(one.coordinator.stop).join()
-    eventually(lambda: not [t for t in threading.enumerate() if t not in before and t.name.startswith("forebay-")])
+    wait_for(lambda: not [t for t in threading.enumerate() if t not in before and t.name.startswith("forebay-")])

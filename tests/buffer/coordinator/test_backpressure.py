@@ -45,9 +45,9 @@ def test_timed_write_with_space_enters_at_once(rig):
 def test_timed_write_on_a_full_queue_times_out(rig, parts):
     one = rig(start=False, queue_capacity=1, clock=ManualClock())
     one.put("a")
-    blocked = parts.Outcome(lambda: one.write("b", timeout=10))
+    blocked = parts.Outcome(lambda: one.write("b", timeout=5))
     one.await_blocked_writer()
-    one.clock.advance(9.5)
+    one.clock.advance(4.5)
     assert blocked.thread.is_alive()
     one.clock.advance(0.5)
     assert isinstance(blocked.join().error, Timeout)

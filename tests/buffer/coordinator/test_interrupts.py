@@ -18,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 import forebay.buffer
 from forebay import Consumer, Producer, ProducerLimits
@@ -102,7 +103,7 @@ def close_in_thread(producer: Producer | TopicProducer) -> None:
 
     thread = threading.Thread(target=close, daemon=True)
     thread.start()
-    thread.join(60)
+    thread.join(PATIENCE)
     assert not thread.is_alive(), "it does not stop"
     if failures:
         raise failures[0]
@@ -181,18 +182,33 @@ def test_producer_interrupted_anywhere_still_stops_and_loses_nothing(act_on: Any
 
 def test_error_of_a_close_that_was_interrupted_is_told_by_the_next_one() -> None:
     store = _Failing("memory://interrupt-error")
-    producer = Producer(store, flush_interval=1000)  # so that closing makes the only flush
+    # Closing makes the only flush, and gives up at the first failure.
+    producer = Producer(store, flush_interval=1000, retry_timeout=0.001)
     producer.produce(ENTRY)
     store.fails = True
     main = threading.get_ident()
+    interrupted = threading.Event()
 
     def press_ctrl_c() -> None:
         store.asked.wait()
         signal.pthread_kill(main, signal.SIGINT)
+        # If the signal comes just before Python begins to wait, it is noticed only with the next signal.
+        while not interrupted.wait(0.05):
+            signal.pthread_kill(main, signal.SIGUSR1)
 
-    threading.Thread(target=press_ctrl_c).start()
-    with pytest.raises(KeyboardInterrupt):
-        producer.close()
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    # A shell that starts a program in the background lets it ignore this signal.
+    before_int = signal.signal(signal.SIGINT, signal.default_int_handler)
+    presser = threading.Thread(target=press_ctrl_c)
+    presser.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            producer.close()
+    finally:
+        interrupted.set()
+        presser.join()
+        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGINT, before_int)
 
     store.go_on.set()
     with pytest.raises(Unavailable, match="the disk is full"):
@@ -219,7 +235,7 @@ def test_interrupted_call_of_a_topic_producer_gives_its_room_back() -> None:
     for at in count(1):
         with TopicProducer("memory://interrupt-topic", limits=ProducerLimits(buffered_bytes=400)) as producer:
             reached = interrupt(lambda producer=producer: producer.produce(ENTRY), at)  # type: ignore[misc]
-            producer.produce(b"x" * 390, timeout=60)  # which has room alone
+            producer.produce(b"x" * 390, timeout=PATIENCE)  # which has room alone
         if not reached:
             return
 
@@ -240,7 +256,7 @@ def test_partition_interrupted_while_it_is_opened_leaves_no_thread_behind() -> N
         close_in_thread(producer)
         for thread in threading.enumerate():
             if url in thread.name:
-                thread.join(60)
+                thread.join(PATIENCE)
                 assert not thread.is_alive(), f"point {at}"
         if not reached:
             assert at > 20

@@ -87,9 +87,9 @@ def test_handles_taken_before_the_start_work_after_it(rig):
 
 def test_starting_again_does_nothing(rig):
     one = rig()
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     one.coordinator.start()
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= threads
     assert one.put("a").result(durability=APPLIED) == 0
 
 

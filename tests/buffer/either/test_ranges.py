@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound, Trimmed, Unavailable, Unsupported
 from forebay.buffer.consumer import Consumer
@@ -168,7 +169,7 @@ def test_no_more_is_fetched_ahead_than_threads_allow(inner: MemoryStore) -> None
     for taken in range(1, 6):
         assert values([next(found)]) == [taken - 1]
         for _ in range(3 if taken == 1 else 1):
-            assert started.acquire(timeout=10)
+            assert started.acquire(timeout=PATIENCE)
         assert len(store.fetched) == taken + 2
     assert isinstance(found, type(_ for _ in ()))
     found.close()
@@ -182,7 +183,7 @@ def test_slow_batch_does_not_change_the_order(inner: MemoryStore) -> None:
     class FirstIsSlow(FaultyStore):
         def get(self, key: str) -> Any:
             if key == "data/0":
-                assert late.wait(10)
+                assert late.wait(PATIENCE)
             elif key == "data/2":
                 late.set()
             return super().get(key)

@@ -7,12 +7,11 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
+from patience import PATIENCE
+
 from forebay.buffer.eventlog import Event, EventLog, Record, Subscription, open_event_log
 
 T = TypeVar("T")
-
-PATIENCE = 30.0
-"""Seconds after which a test gives up on what should have happened long since."""
 
 
 KINDS = ("memory", "file", "sqlite", "objects")

@@ -47,12 +47,12 @@ class Process:
     def finish(self) -> list[str]:
         """Everything it still says, after it has ended well."""
         lines = self.read_rest()
-        assert self._process.wait(60) == 0
+        assert self._process.wait() == 0
         return lines
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait(60)
+        self._process.wait()
 
     def close(self) -> None:
         self.kill()

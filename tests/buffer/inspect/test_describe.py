@@ -9,6 +9,7 @@ import pytest
 
 from forebay.buffer.base.errors import Corrupt, NotFound
 from forebay.buffer.base.names import at_time
+from forebay.buffer.base.process import this_process
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.either.holds import hold
 from forebay.buffer.format.model import Facts, Metadata, NewBatch
@@ -88,8 +89,9 @@ def test_lag_is_what_a_group_has_not_acknowledged(store: MemoryStore, clock: Man
 
 def test_group_that_never_read_lags_from_its_start(store: MemoryStore, clock: ManualClock) -> None:
     append(store, 20)
-    consumer = Consumer(store, group="late", from_=12)
-    assert group_of(describe(store, clock=clock), "late") == GroupStats("late", None, 1, True, 8, 80, 800, 7.0)
+    consumer = Consumer(store, group="late", from_=12, clock=clock)
+    owner = this_process(clock)
+    assert group_of(describe(store, clock=clock), "late") == GroupStats("late", None, 1, True, 8, 80, 800, 7.0, owner)
     consumer.close()
 
 
@@ -123,11 +125,11 @@ def test_segments_are_read_only_for_who_is_behind_them(store: MemoryStore, clock
 
 def test_looking_claims_and_changes_nothing(store: MemoryStore, clock: ManualClock) -> None:
     append(store, 300)
-    group, unnamed = Consumer(store, group="etl"), Consumer(store)
+    group, unnamed = Consumer(store, group="etl"), Consumer(store, clock=clock)
     before = {found.key: store.get(found.key).data for found in store.list()}
     stats = describe(store, clock=clock)
     assert {found.key: store.get(found.key).data for found in store.list()} == before
-    assert stats.unnamed == GroupStats("", None, 1, None, 300, 3000, 30_000, 299.0)
+    assert stats.unnamed == GroupStats("", None, 1, None, 300, 3000, 30_000, 299.0, this_process(clock))
     assert stats.readers == (stats.unnamed, *stats.groups)
     for consumer in (group, unnamed):
         assert consumer.next_descriptors(1), "nobody is fenced"
@@ -165,6 +167,8 @@ def test_batches_that_come_from_version_1_leave_sizes_unknown_until_they_are_tri
         pytest.param({"count": 5, "age": 3600.0}, 0.0, id="all are older"),
         pytest.param({"count": 1}, 10.0, id="one that has just come"),
         pytest.param({"count": 20, "age": -5.0}, 200 / 19, id="the producer's clock is ahead"),
+        pytest.param({"count": 1000, "apart": 0.1}, 601 * 10 / 60, id="most are sealed, and some are older"),
+        pytest.param({"count": 1000, "apart": 0.05}, 1000 * 10 / 49.95, id="most are sealed, and none is older"),
     ],
 )
 def test_rates_are_means_over_the_last_minute(

@@ -189,7 +189,7 @@ def test_producer_goes_on_as_if_nothing_had_happened(store: MemoryStore) -> None
     with Producer(store, flush_interval=60) as producer:
         for i in range(LONG + 20):
             producer.produce(b"%d" % i)
-            producer.flush().result(30)
+            producer.flush().result()
             if i == LONG:
                 report = run(store)
                 assert report.batches == LONG + 1

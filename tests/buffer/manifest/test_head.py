@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import reduce
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -33,13 +34,16 @@ def name_at(milliseconds: int) -> str:
     return f"data/{names.at_time(NOW + milliseconds)}.batch"
 
 
+_names = count()
+
+
 class Log:
     """A head whose changes go through bytes, its segments, and beside them the truth."""
 
     def __init__(self, number: int) -> None:
         self.random = Random(number)
         self.clock = ManualClock()
-        self.store = MemoryStore(f"memory://log-{id(self)}-{number}")
+        self.store = MemoryStore(f"memory://log-{next(_names)}")
         self.segments = Segments(self.store, clock=self.clock, random=self.random)
         self.head = Head(buffer_id="b")
         self.appended: list[NewBatch] = []
@@ -278,15 +282,15 @@ def test_producer_whose_writer_was_forgotten_fails_the_call_in_doubt_alone() -> 
     with Producer(store, flush_interval=60) as producer:
         for entry in (b"first", b"second"):
             producer.produce(entry)
-            producer.flush().result(30)
+            producer.flush().result()
         store.armed = True
         in_doubt = producer.produce(b"in doubt")
         with suppress(Unknown):
-            producer.flush().result(30)
+            producer.flush().result()
         with pytest.raises(Unknown):
-            in_doubt.result(30)
+            in_doubt.result()
         producer.produce(b"third")
-        producer.flush().result(30)
+        producer.flush().result()
     with Consumer(inner) as consumer:
         entries = [entry for batch in consumer for entry in batch.entries]
     assert entries == [b"first", b"second", b"in doubt", b"third"]

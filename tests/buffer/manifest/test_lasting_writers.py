@@ -76,7 +76,7 @@ def entries_in(store: Any) -> list[bytes]:
 def test_ordinary_producer_writes_to_a_buffer_with_many_lasting_writers(store: MemoryStore) -> None:
     register(store, 0, MANY)
     with Producer(store, flush_interval=0.01) as producer:
-        producer.produce(b"x").result(timeout=60)
+        producer.produce(b"x").result()
     assert entries_in(store) == [b"x"]
 
 

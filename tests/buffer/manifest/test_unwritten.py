@@ -36,7 +36,7 @@ def state_of(store: ObjectStore) -> Manifest | Head:
 def produce(store: ObjectStore, *entries: bytes, **settings: Any) -> None:
     with Producer(store, manifest_path="manifest", **settings) as producer:
         for entry in entries:
-            producer.produce(entry).result(60)
+            producer.produce(entry).result()
 
 
 def read_all(consumer: Consumer) -> list[bytes]:
@@ -142,7 +142,7 @@ def test_manifest_of_version_1_that_was_written_to_stays_as_it_is(store: MemoryS
 def test_lasting_writer_converts(store: MemoryStore) -> None:
     Consumer(store)
     with Producer(store, writer_id="w") as producer:
-        producer.produce(b"a", number=1).result(60)
+        producer.produce(b"a", number=1).result()
     with Producer(store, writer_id="w") as producer:
         assert producer.last_number == 1
 
@@ -220,7 +220,7 @@ def test_version_1_append_between_read_and_conversion_is_kept_and_the_native_pro
     Consumer(store)
     between = Meanwhile(store, lambda: produce(store, b"rust", profile="opendata"))
     with contextlib.suppress(Unsupported), Producer(between) as producer, pytest.raises(Unsupported, match="version 1"):
-        producer.produce(b"native").result(60)
+        producer.produce(b"native").result()
     assert isinstance(state_of(store), Manifest)
     assert read_all(Consumer(store)) == [b"rust"]
 

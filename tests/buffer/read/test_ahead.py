@@ -13,9 +13,11 @@ from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import BatchDescriptor, Facts, NewBatch
 from forebay.buffer.manifest import Queue
-from forebay.buffer.read.ahead import AheadLimits, fetch_ahead
+from forebay.buffer.read.ahead import AheadLimits, FetchWindow, fetch_ahead
 from forebay.buffer.read.fetch import FetchHandle
+from forebay.buffer.store import StoredObject
 from forebay.buffer.store.memory import MemoryStore
+from forebay.testing import FaultyStore
 
 BATCHES = 20
 STORED = len(encode_batch([b"0" * 1000], "none"))
@@ -86,3 +88,47 @@ def test_reader_that_stops_ends_the_threads(store: MemoryStore) -> None:
     next(found)
     found.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("forebay-test")]
+
+
+class Gated(FaultyStore):
+    """Lets no batch through until the gate is open."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        super().__init__(inner)
+        self.gate = threading.Event()
+        self.waiting = threading.Semaphore(0)
+
+    def get(self, key: str) -> StoredObject:
+        if key.startswith("data/"):
+            self.waiting.release()
+            self.gate.wait()
+        return super().get(key)
+
+
+def test_reads_that_cannot_be_stopped_count_until_they_have_ended(store: MemoryStore) -> None:
+    gated = Gated(store)
+    limits = AheadLimits(threads=8, batches=8, decoded=1, max_bytes=RAW + 3 * STORED)
+    window: FetchWindow[int] = FetchWindow(limits, name="forebay-test")
+    descriptors = Queue(store).descriptors(0, BATCHES)
+
+    def add() -> int:
+        """Add as many as there is room for, and return how many are on their way."""
+        for descriptor in descriptors[len(window) :]:
+            if not window.has_room(descriptor):
+                break
+            window.add(descriptor.sequence, FetchHandle(gated), descriptor)
+        return len(window)
+
+    assert add() == 4
+    for _ in range(4):
+        gated.waiting.acquire()
+    window.clear()
+    assert add() == 1, "one at least, whatever is left behind"
+    gated.gate.set()
+    while not window.has_room(descriptors[1]):
+        pass  # until the reads that were left behind have ended
+    while add() < 4:
+        pass
+    assert window.first is not None
+    assert window.first.batch.result().sequence == 0
+    window.close()

@@ -10,6 +10,7 @@ import pytest
 
 from forebay import Consumer, Producer
 from forebay.buffer.base.errors import InvalidInput, Unsupported
+from forebay.buffer.base.install import install_hint
 from forebay.buffer.store import open_store
 from forebay.buffer.store.options import NativeOptions, parse_s3_options, redact
 from forebay.buffer.topic import TopicProducer, create_topic
@@ -19,11 +20,9 @@ from forebay.gc import Collector
 @pytest.mark.parametrize(
     ("url", "kind", "hint"),
     [
-        ("bucket/folder", InvalidInput, "s3://bucket/folder"),
         ("", InvalidInput, "s3://bucket/folder"),
         ("s3:/bucket", InvalidInput, "s3://bucket/folder"),
         ("ftp://host/folder", Unsupported, "s3://bucket/folder"),
-        ("s3a://bucket/folder", Unsupported, "write s3://"),
         ("s3://", InvalidInput, "bucket is missing"),
         ("s3://bucket[1]/folder", InvalidInput, "not a store's URL"),
         ("s3:///folder", InvalidInput, "bucket is missing"),
@@ -71,6 +70,20 @@ def test_slashes_at_the_end_of_the_url_mean_nothing() -> None:
         ({"max_attempts": 0}, "max_attempts"),
         ({"endpoint_url": "localhost:9000"}, "http://host:port"),
         ({"endpoint_url": "http://user:hunter2@localhost"}, "holds credentials"),
+        ({"use_ssl": False, "endpoint_url": "https://host"}, "exclude"),
+        ({"client": "obstore", "use_ssl": "false"}, "use_ssl works with client='s3fs' only"),
+        ({"client": "obstore", "client_kwargs": {"verify": False}}, "client_kwargs works with client='s3fs' only"),
+        ({"client": "obstore", "s3_additional_kwargs": {"Tagging": "a=b"}}, "Tagging works with client='s3fs' only"),
+        ({"client_kwargs": {"verfy": False}}, "did you mean 'verify'"),
+        ({"client_kwargs": {"endpoint_url": "http://user:hunter2@localhost"}}, "holds credentials"),
+        ({"client_kwargs": {"region_name": "a"}, "region": "b"}, r"region and client_kwargs\['region_name'\] differ"),
+        ({"client_kwargs": "hunter2"}, "as JSON"),
+        ({"client_kwargs": ["hunter2"]}, "must be a dict"),
+        ({"config_kwargs": {1: "hunter2"}}, "must be a dict"),
+        ({"config_kwargs": {"retries": {"total_max_attempts": 9}}}, "max_attempts"),
+        ({"config_kwargs": {"no_such_setting": "hunter2"}}, "botocore does not accept.*no_such_setting"),
+        ({"s3_additional_kwargs": {"ServerSideEncyption": "aws:kms"}}, "did you mean 'ServerSideEncryption'"),
+        ({"s3_additional_kwargs": {"IfMatch": "hunter2"}}, "cannot set 'IfMatch'"),
     ],
 )
 def test_a_wrong_option_is_refused_with_a_hint(options: dict[str, object], hint: str) -> None:
@@ -86,6 +99,34 @@ def test_options_may_be_text_as_spark_and_shells_hand_them_over() -> None:
     assert (options.connect_timeout, options.max_attempts, options.anon) == (2.5, 7, True)
 
 
+def test_dicts_of_s3fs_may_be_text_too() -> None:
+    options = parse_s3_options({"s3_additional_kwargs": '{"SSEKMSKeyId": "id"}', "client_kwargs": '{"verify": false}'})
+
+    assert (options.s3_additional_kwargs, options.client_kwargs) == ({"SSEKMSKeyId": "id"}, {"verify": False})
+
+
+def test_names_in_dicts_of_s3fs_become_the_options_that_mean_the_same() -> None:
+    """So the options are checked and masked as such, and obstore understands them."""
+    given = {"aws_access_key_id": "k", "aws_secret_access_key": "s", "aws_session_token": None, "use_ssl": False}
+    options = parse_s3_options(
+        {
+            "client_kwargs": {**given, "endpoint_url": "http://host", "region_name": "eu-north-1"},
+            "config_kwargs": {"read_timeout": 7, "connect_timeout": "3"},
+            "region": "eu-north-1",
+        }
+    )
+
+    told = {"key": "k", "secret": "s", "endpoint_url": "http://host", "region": "eu-north-1", "use_ssl": False}
+    assert options == parse_s3_options({**told, "read_timeout": 7, "connect_timeout": 3})
+    assert options.only_s3fs == []
+
+
+@pytest.mark.parametrize("client", ["gcsfs", "adlfs", "s3fs"])
+def test_client_that_cannot_do_it_on_google_or_azure_says_why(client: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{client!r}, and .*{client}.*'obstore'"):
+        open_store("gs://bucket", {"client": client})
+
+
 def test_memory_and_file_take_no_options() -> None:
     with pytest.raises(InvalidInput, match="takes no storage options, got key"):
         open_store("memory://name", {"key": "x"})
@@ -93,13 +134,15 @@ def test_memory_and_file_take_no_options() -> None:
 
 def test_secrets_are_masked_in_reprs_texts_and_pickles() -> None:
     secrets = {"key": "AKIDEXAMPLE", "secret": "hunter2hunter2", "token": "tokentoken"}
-    options = parse_s3_options({**secrets, "region": "eu-north-1"})
-    store = open_store("s3://bucket", secrets)
+    nested = {"config_kwargs": {"proxies": {"https": "http://user:proxysecret@host"}}}
+    options = parse_s3_options({**secrets, **nested, "region": "eu-north-1"})
+    store = open_store("s3://bucket", {**secrets, **nested})
+    secrets["proxy"] = "proxysecret"
     shown = [repr(options), repr(store), str(vars(store)), pickle.dumps(store).decode("latin-1")]
-    shown.append(redact("said hunter2hunter2 to AKIDEXAMPLE\nand more", options))
+    shown.append(redact("said hunter2hunter2 to AKIDEXAMPLE by http://user:proxysecret@host\nand more", options))
 
     assert "eu-north-1" in repr(options)
-    assert shown[-1] == "said *** to ***"
+    assert shown[-1] == "said *** to *** by ***"
     assert not [secret for secret in secrets.values() for text in shown if secret in text]
 
 
@@ -131,10 +174,11 @@ def test_an_option_that_obstore_does_not_know_is_refused() -> None:
 @pytest.mark.parametrize(
     ("module", "url", "options", "command"),
     [
-        ("s3fs", "s3://bucket", {}, 'pip install "forebay[s3]"'),
-        ("obstore", "s3://bucket", {"client": "obstore"}, 'pip install "forebay[fast]"'),
-        ("obstore", "gs://bucket", {}, 'pip install "forebay[fast]"'),
-        ("obstore", "az://container", {}, 'pip install "forebay[fast]"'),
+        ("s3fs", "s3://bucket", {"client": "s3fs"}, install_hint("s3")),
+        ("s3fs", "s3://bucket", {"profile": "x"}, install_hint("s3")),
+        ("obstore", "s3://bucket", {"client": "obstore"}, install_hint("fast")),
+        ("obstore", "gs://bucket", {}, install_hint("fast")),
+        ("obstore", "az://container", {}, install_hint("fast")),
     ],
 )
 def test_a_missing_extra_says_what_to_install(
@@ -194,8 +238,16 @@ def test_path_is_taken_wherever_a_url_is(tmp_path: Path) -> None:
         topic.produce(b"entry")
 
 
-def test_library_that_is_installed_and_cannot_be_loaded_is_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "forebay.buffer.store.s3", None)
+def test_account_in_an_azure_url_is_the_option_that_names_it() -> None:
+    store = open_store("abfss://container@acct.dfs.core.windows.net/folder", {"account_key": "aHVudGVyMg=="})
 
-    with pytest.raises(Unsupported, match=r"s3fs.*cannot be loaded.*forebay\[s3\]"):
-        open_store("s3://bucket", {"anon": True})
+    assert store.url == "az://container/folder"
+    assert (
+        store._options == open_store("az://container", {"account_name": "acct", "account_key": "aHVudGVyMg=="})._options
+    )
+    assert pickle.loads(pickle.dumps(store))._options == store._options
+
+
+def test_account_in_an_azure_url_is_no_other_than_the_option() -> None:
+    with pytest.raises(InvalidInput, match="names another account_name"):
+        open_store("abfss://container@acct.dfs.core.windows.net/folder", {"account_name": "other"})

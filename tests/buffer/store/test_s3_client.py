@@ -9,6 +9,7 @@ import pytest
 
 from forebay.buffer.base.errors import Unavailable, Unsupported
 from forebay.buffer.store import open_store
+from forebay.buffer.store.options import S3Options
 
 pytest.importorskip("s3fs")
 
@@ -55,7 +56,7 @@ def test_object_is_read_by_what_every_release_of_aiobotocore_has(size: int, monk
             return {"Body": body, "ContentLength": size, "ETag": "1"}
 
     monkeypatch.setattr(S3fsClient, "_call", lambda _self, act, _limit: asyncio.run(act(Requests())))
-    found = S3fsClient("bucket", None).get("key")  # type: ignore[arg-type]  # its settings are for connecting
+    found = S3fsClient("bucket", S3Options()).get("key")
     assert found is not None
     assert bytes(found.data) == b"x" * size
     assert body.left == -1, "the connection is free for others again"
@@ -74,7 +75,7 @@ def test_error_of_the_client_libraries_is_no_outage_and_is_not_repeated(
         raise error
 
     monkeypatch.setattr("s3fs.S3FileSystem.set_session", set_session)
-    store = open_store("s3://bucket/folder", {"anon": True, "region": f"test-{type(error).__name__}"})
+    store = open_store("s3://bucket/folder", {"anon": True, "client": "s3fs", "region": f"test-{type(error).__name__}"})
 
     for ask in (lambda: store.get("a"), lambda: store.put("a", b""), lambda: store.create("a", b"")):
         with pytest.raises(Unsupported, match=rf"{type(error).__name__}.*s3fs \d.*aiobotocore \d"):
@@ -95,7 +96,7 @@ def test_attribute_error_of_a_request_under_way_is_repeated_and_then_told_as_wha
         raise AttributeError("'NoneType' object has no attribute 'transport'")
 
     monkeypatch.setattr(S3fsClient, "_list", list_page)
-    store = open_store("s3://bucket", {"anon": True, "region": "test", "max_attempts": 2})
+    store = open_store("s3://bucket", {"anon": True, "client": "s3fs", "max_attempts": 2})
     with pytest.raises(Unsupported, match="AttributeError"):
         list(store.list())
     assert len(attempts) == 2
@@ -121,6 +122,6 @@ def test_listing_that_never_ends_is_an_error(tokens: list[str], monkeypatch: pyt
 
     pages = iter(tokens)
     monkeypatch.setattr(S3fsClient, "_call", lambda *_given: ([], next(pages)))
-    store = open_store("s3://bucket", {"anon": True, "region": "test", "max_attempts": 1})
+    store = open_store("s3://bucket", {"anon": True, "client": "s3fs", "max_attempts": 1})
     with pytest.raises(Unavailable, match="does not come to an end"):
         list(store.list())

@@ -30,6 +30,7 @@ from forebay.buffer.topic import (
     create_topic,
     partition_for,
 )
+from forebay.testing import ManualClock
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_producer_that_opened_before_the_topic_was_made_cannot_put_a_manifest_be
     with pytest.raises(InvalidInput, match="is a topic"):
         producer.close()
     with pytest.raises(InvalidInput, match="is a topic"):
-        handle.result(timeout=10)
+        handle.result()
     assert Topic(store).partitions == 2
 
 
@@ -146,20 +147,21 @@ def test_record_that_needs_a_later_release_is_unsupported(store: MemoryStore) ->
 
 
 def test_damaged_record_is_corrupt(store: MemoryStore) -> None:
+    clock = ManualClock()
     create_topic(store, 2)
     whole = bytes(store.get("manifest").data)
     for position in range(len(whole)):
         store.put("manifest", whole[:position] + bytes([whole[position] ^ 0x55]) + whole[position + 1 :])
         with pytest.raises(Corrupt, match="manifest"):
-            Topic(store)
+            Topic(store, clock=clock)
         with pytest.raises(Corrupt, match="manifest"):
-            create_topic(store, 2)
+            create_topic(store, 2, clock=clock)
     store.put("manifest", TopicRecord("t", partitions=-1).to_bytes())
     with pytest.raises(Corrupt, match="-1 partitions"):
         Topic(store)
 
 
-def test_record_is_written_and_read_as_it_always_was(store: MemoryStore) -> None:
+def test_record_is_read_as_it_always_was(store: MemoryStore) -> None:
     """Kept from the first release: old topics stay readable."""
     kept = bytes.fromhex(
         "96a5746f706963d9203031323334353637383961626364656630313233343536373839616263646566"
@@ -168,6 +170,18 @@ def test_record_is_written_and_read_as_it_always_was(store: MemoryStore) -> None
     )
     groups = {"etl": "earliest", "new": "2026-01-31T12:00:00+00:00"}
     record = TopicRecord("0123456789abcdef" * 2, 7, (), 4, groups)
+    store.put("manifest", kept)
+    assert Topic(store).record == record
+
+
+def test_record_with_schemas_is_written_and_read_as_it_always_was(store: MemoryStore) -> None:
+    kept = bytes.fromhex(
+        "97a5746f706963d92030313233343536373839616263646566303132333435363738396162636465660791ad"
+        "74797065642d62617463686573048092d9203030303030303030303030303030303030303030303030303030"
+        "303030303061d9206666666666666666666666666666666666666666666666666666666666666666"
+        "f0d9d3720200"
+    )
+    record = TopicRecord("0123456789abcdef" * 2, 7, ("typed-batches",), 4, {}, ("0" * 31 + "a", "f" * 32))
     assert record.to_bytes() == kept
     store.put("manifest", kept)
     assert Topic(store).record == record
@@ -221,7 +235,7 @@ def test_group_of_a_topic_is_listed_with_its_place_in_each_partition(store: Memo
     with TopicProducer(store) as producer:
         for number in range(8):
             producer.produce(b"x", key=bytes([number]))
-            producer.flush().result(timeout=10)
+            producer.flush().result()
     consumer = TopicConsumer(store, group="etl")
     partition, batch = next(iter(consumer))
     consumer.ack_through(partition, batch.sequence)

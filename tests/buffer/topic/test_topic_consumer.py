@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from threading import Thread
 
 import pytest
+from patience import PATIENCE
 
 from forebay.buffer.base.errors import Closed, Fenced, InvalidInput, NotFound, Timeout, Trimmed, Unavailable
 from forebay.buffer.consumer import Consumer
@@ -16,6 +18,7 @@ from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.store import StoredObject
+from forebay.buffer.store.base import Data, Outcome
 from forebay.buffer.store.folder import FolderStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import (
@@ -45,7 +48,7 @@ def fill(store: MemoryStore, batches: dict[int, int], clock: ManualClock | None 
         with Producer(topic.partition(number), flush_interval=1000, clock=clock) as producer:
             for place in range(count):
                 producer.produce(b"%d/%d" % (number, place))
-                producer.flush().result(timeout=10)
+                producer.flush().result()
 
 
 def places(found: list[PartitionDescriptor]) -> list[tuple[int, int]]:
@@ -179,7 +182,7 @@ def test_iteration_waits_for_more(store: MemoryStore) -> None:
     reading = Thread(target=read)
     reading.start()
     fill(store, {0: 1, 2: 1})
-    reading.join(timeout=20)
+    reading.join(timeout=PATIENCE)
     assert not reading.is_alive()
     assert sorted(found) == [b"0/0", b"2/0"]
 
@@ -522,6 +525,24 @@ def test_fenced_consumer_does_not_take_a_new_partition_from_its_successor(store:
         old.next_descriptors(9)
     fill(store, {3: 1})
     assert places(new.next_descriptors(9)) == [(3, 0)]
+
+
+def test_partition_that_is_claimed_while_the_consumer_closes_is_let_go(store: MemoryStore) -> None:
+    clock = ManualClock()
+    consumer = TopicConsumer(store, group="etl", clock=clock)
+    add_partitions(store, 4)
+    clock.advance(LOOK_SECONDS)
+    claims = store.create
+
+    def close_before_the_claim(key: str, data: Data) -> Outcome:
+        if key.startswith("p-00003/cursors/"):
+            consumer.close()
+        return claims(key, data)
+
+    store.create = close_before_the_claim  # type: ignore[method-assign]
+    with suppress(Closed):
+        consumer.next_descriptors(9)
+    assert not TopicGroups(store).describe("etl").alive
 
 
 def test_entries_come_through_a_topic_from_end_to_end(store: MemoryStore) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from threading import Event as Signal
 from typing import Any
 
-from eventlog_homes import PATIENCE
+from patience import PATIENCE, wait_for
 
 from forebay.buffer.base.errors import NotReady, Unavailable
 from forebay.buffer.eventlog import EventLog
@@ -111,13 +110,11 @@ def finish(of: Segment, state: SegmentState = SegmentState.COPY_FINISHED, **fiel
 
 def eventually(read: Callable[[], Any]) -> Any:
     """What a read answers once it is not `NotReady` and not empty any more; it must come to that."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
+
+    def read_if_ready() -> Any:
         try:
-            found = read()
+            return read()
         except NotReady:
-            found = None
-        if found:
-            return found
-        assert time.monotonic() < deadline, "it never became ready"
-        time.sleep(0.002)
+            return None
+
+    return wait_for(read_if_ready)

@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
+from patience import PATIENCE
 
 from forebay.runtime.contract import Combining, Commit, Committed, Fatal, NotCommitted
 from forebay.runtime.sinks import CallableSink
@@ -49,7 +50,7 @@ def test_async_functions_run_beside_each_other_in_one_loop() -> None:
         loops.append(asyncio.get_running_loop())
         if len(loops) == 2:
             both_there.set()
-        await asyncio.wait_for(both_there.wait(), 60)
+        await asyncio.wait_for(both_there.wait(), PATIENCE)
 
     with CallableSink(function) as sink, ThreadPoolExecutor(2) as workers:
         assert list(workers.map(sink.commit, [COMMIT, COMMIT])) == [Committed(), Committed()]
@@ -71,10 +72,10 @@ def test_closing_cancels_what_still_runs_and_may_be_repeated() -> None:
 
     sink = CallableSink(hang)
     threading.Thread(target=commit, daemon=True).start()
-    assert started.wait(30)
+    assert started.wait(PATIENCE)
     assert not ended.is_set()
     sink.close()
-    assert ended.wait(30)
+    assert ended.wait(PATIENCE)
     sink.close()
 
 
@@ -83,16 +84,16 @@ def test_closing_leaves_behind_what_will_not_be_cancelled() -> None:
 
     async def block_the_loop(_commit: Commit) -> None:
         started.set()
-        released.wait(60)
+        released.wait(PATIENCE)
 
     sink = CallableSink(block_the_loop, close_timeout=0.01)
     committing = threading.Thread(target=sink.commit, args=[COMMIT], daemon=True)
     committing.start()
-    assert started.wait(30)
+    assert started.wait(PATIENCE)
     sink.close()
     assert committing.is_alive()
     released.set()
-    committing.join(60)
+    committing.join(PATIENCE)
 
 
 def test_sink_never_says_that_something_is_there() -> None:

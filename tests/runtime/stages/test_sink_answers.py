@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from filled import acked, append_data, fill, new_buffer, run
+from patience import PATIENCE
 
 from forebay.buffer.base.errors import (
     Backpressure,
@@ -117,7 +118,7 @@ def test_commits_under_way_at_a_halt_may_end_and_are_acknowledged() -> None:
     class Halting(LedgerSink):
         def commit(self, commit: Any) -> Any:
             if commit.identity.first == 1:
-                assert began.wait(30)
+                assert began.wait(PATIENCE)
                 return Fatal("broken")
             began.set()
             while runtime.status().state != "stopping":
@@ -162,7 +163,8 @@ def test_error_that_needs_somebody_to_act_is_fatal(error: Exception) -> None:
 def test_exception_that_comes_every_time_halts_in_the_end() -> None:
     store = new_buffer("bug", 3)
     sink = LedgerSink(*[(False, KeyError("user"))] * 100, in_order=True)
-    with pytest.raises(Halted, match=r"failed 4 times in a row.*KeyError: 'user'"):
+    told = r"batch 0, group etl: the sink failed 4 times in a row.*KeyError: 'user'.*start it again"
+    with pytest.raises(Halted, match=told):
         run(store, sink, config={"max_failures": 4})
     assert len(sink.calls) == 4
 

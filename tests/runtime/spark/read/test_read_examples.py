@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from types import ModuleType
 
+from patience import PATIENCE
 from pyspark.sql import SparkSession
 from spark_place import Place
 
@@ -36,7 +37,7 @@ def test_events_are_aggregated_and_streamed_to_parquet_exactly_once(
             ("/cart", 1000 * run, 19.5),
             ("/checkout", 1000 * run, 19.5),
         ]
-        assert stream.stream(spark, place.url, out).awaitTermination(600)
+        assert stream.stream(spark, place.url, out).awaitTermination(PATIENCE)
         written = spark.read.parquet(out)
         assert written.columns == ["page", "user", "ms", "day"]
         assert written.count() == 3000 * run

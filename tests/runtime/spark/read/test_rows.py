@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 from read_job import (
     ALL,
@@ -17,9 +18,10 @@ from read_job import (
     ten_batches,
 )
 
-from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.base.errors import InvalidInput, Unsupported
 from forebay.buffer.format.batch import decode_batch, encode_batch
 from forebay.buffer.format.model import BatchDescriptor, Facts, Metadata
+from forebay.buffer.format.parquet import DecodedRows
 from forebay.buffer.read.fetch import Batch
 from forebay.buffer.store.memory import MemoryStore
 from forebay.runtime.spark.read.rows import Rows, TimeRange
@@ -43,6 +45,13 @@ def test_rows_of_a_batch_that_is_partly_in_the_time_range_are_cut_exactly() -> N
     assert values_in(None, 3000) == [b"one", b"two"]
     assert values_in(1000, None) == [b"one", b"two", b"three"], "an entry without a time is in no range of time"
     assert values_in(None, None) == [b"untimed", b"one", b"two", b"three"]
+
+
+def test_typed_batch_is_refused() -> None:
+    table = pa.table({"value": pa.array([b"not an entry"])})
+    batch = Batch(BatchDescriptor(0, "data/x.parquet"), DecodedRows(table, table.nbytes), 1)
+    with pytest.raises(Unsupported, match="rows of a schema"):
+        list(Rows(columns("value"), TimeRange(None, None)).slices(batch, 0))
 
 
 def test_columns_asked_for_come_in_their_order_and_with_their_nullability(store: MemoryStore) -> None:

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from processes import wait_for
+from patience import PATIENCE, wait_for
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
@@ -26,9 +26,6 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.producer import Producer
 from forebay.buffer.topic import Topic
 from forebay.testing.servers import SeaweedServer
-
-PATIENCE = 600
-"""Seconds: a bound for what would hang, not a promise."""
 
 
 def stream(spark: SparkSession, place: Place, **options: Any) -> DataFrame:
@@ -192,7 +189,7 @@ def test_stream_of_a_buffer_that_does_not_exist_waits_for_it_and_creates_nothing
         query.processAllAvailable()
         assert not (tmp_path / "later").exists()
         with Producer(url) as producer:
-            producer.produce([b"a", b"b"]).result(60)
+            producer.produce([b"a", b"b"]).result()
         query.processAllAvailable()
     finally:
         query.stop()

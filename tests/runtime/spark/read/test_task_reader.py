@@ -10,6 +10,7 @@ from queue import SimpleQueue
 
 import pytest
 from msgspec.structs import replace as change
+from patience import PATIENCE
 from read_job import (
     batch_reader,
     columns,
@@ -154,9 +155,9 @@ def test_task_decodes_one_batch_ahead_of_what_spark_pulls(store: MemoryStore, mo
     for number in range(10):
         next(pulled)
         if number == 0:
-            assert decoded.get(timeout=600) == 0
+            assert decoded.get(timeout=PATIENCE) == 0
         if number < 9:
-            assert decoded.get(timeout=600) == number + 1, "while Spark has the one before"
+            assert decoded.get(timeout=PATIENCE) == number + 1, "while Spark has the one before"
         assert decoded.empty(), "and no more than that"
     assert not list(pulled)
 

@@ -183,11 +183,6 @@ def test_overwriting_is_refused(place: Place) -> None:
         StreamWriter({**place.options, "writerid": "etl"}, StructType([VALUE]), overwrite=True)
 
 
-def test_memory_of_one_process_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="memory://spark-write lives in one process"):
-        BatchWriter({"url": "memory://spark-write"}, StructType([VALUE]), overwrite=False)
-
-
 def test_error_reaches_the_user_of_spark_as_it_was_written(spark: SparkSession, place: Place) -> None:
     with pytest.raises(Exception, match="column id has no place in a buffer, which takes value, metadata"):
         write(spark.range(3).selectExpr("cast(id as string) as value", "id"), place)

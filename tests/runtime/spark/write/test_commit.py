@@ -379,4 +379,4 @@ def test_record_is_kept_as_it_was_written() -> None:
     log._record(EpochRecord("q", 3, ((0, batch),)))
     body = bytes(store.get("streams/etl").data)[:-6]
     location = batch.location.encode()
-    assert body == b"\x94\xa5epoch\xa1q\x03\x91\x92\x00\x93" + b"\xd9%c" % len(location) + location + b"\x90\xc0"
+    assert body == b"\x94\xa5epoch\xa1q\x03\x91\x92\x00\x94" + b"\xd9%c" % len(location) + location + b"\x90\xc0\xc0"

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from pyspark.sql import SparkSession
 from spark_place import Place
 from write_job import entries_in, head_of
@@ -47,7 +48,7 @@ class Lines:
             .start()
         )
         try:
-            assert query.awaitTermination(600)
+            assert query.awaitTermination(PATIENCE)
         finally:
             query.stop()
 

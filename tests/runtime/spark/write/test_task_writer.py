@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from patience import PATIENCE
 from write_job import Batches, entries_in, head_of, job_on, new_store, rows, run_task
 
 from forebay.buffer.base import names
@@ -104,7 +105,9 @@ def test_one_batch_is_gathered_while_one_is_stored_and_no_more_rows_are_taken() 
     class SlowStore(MemoryStore):
         def put(self, key: str, data: Any) -> str:
             with another:
-                assert another.wait_for(lambda: len(taken) >= min(len(seen) + 2, 6), timeout=600), "nothing is gathered"
+                assert another.wait_for(lambda: len(taken) >= min(len(seen) + 2, 6), timeout=PATIENCE), (
+                    "nothing is gathered"
+                )
                 another.wait_for(lambda: len(taken) > len(seen) + 2, timeout=0.02)  # which must not happen
                 seen.append(len(taken))
             return super().put(key, data)
@@ -304,6 +307,6 @@ def test_topic_is_held_in_the_partitions_that_are_written_to() -> None:
 def test_buffer_of_version_1_is_refused() -> None:
     store = new_store()
     with Producer(store, profile="opendata", manifest_path="manifest") as producer:
-        producer.produce(b"x").result(timeout=600)
+        producer.produce(b"x").result()
     with pytest.raises(Unsupported, match="migrate"):
         run_task(job_on(store), rows([b"a"]))

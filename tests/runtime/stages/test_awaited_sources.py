@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from filled import NoPauses, fill
+from patience import PATIENCE, wait_for
 
 from forebay.buffer.base.errors import InvalidInput, NotFound
 from forebay.buffer.consumer import Consumer
@@ -19,23 +20,12 @@ from forebay.runtime import Runtime, RuntimeConfig, Source
 from forebay.testing import ManualClock
 from forebay.testing.ledger import LedgerSink
 
-WAIT = 60.0
 QUICK = RuntimeConfig(max_poll_interval=0.05)
 
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> MemoryStore:
     return MemoryStore(f"memory://{request.node.name}")
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """A bounded wait on a condition that other threads bring about."""
-    tick = threading.Event()
-    for _ in range(int(WAIT / 0.01)):
-        if condition():
-            return
-        tick.wait(0.01)
-    pytest.fail("it did not happen in time")
 
 
 @contextmanager
@@ -55,7 +45,7 @@ def running(runtime: Runtime) -> Iterator[list[Any]]:
         yield outcome
     finally:
         runtime.stop()
-        thread.join(WAIT)
+        thread.join(PATIENCE)
         assert not thread.is_alive(), "run() did not return"
 
 
@@ -135,7 +125,7 @@ def test_topic_that_is_created_later_is_read(store: MemoryStore) -> None:
         wait_for(lambda: awaits(runtime))
         create_topic(store, 2)
         with TopicProducer(store) as producer:
-            producer.produce(b"a").result(WAIT)
+            producer.produce(b"a").result(PATIENCE)
         wait_for(lambda: len(sink.rows) == 1)
 
 

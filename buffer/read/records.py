@@ -1,0 +1,105 @@
+"""The columns that readers add to a batch's entries: sequence, index, ingestion time and metadata of the call."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from forebay.buffer.base.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from forebay.buffer.format.model import BatchDescriptor, Metadata
+
+RECORDS_SCHEMA = pa.schema(
+    [
+        pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("index", pa.int32(), nullable=False),
+        pa.field("ingestion_time", pa.timestamp("us", "UTC")),
+        pa.field("metadata", pa.binary()),
+        pa.field("value", pa.binary(), nullable=False),
+    ]
+)
+"""One row per entry; time and metadata are null for entries whose producer attached none."""
+
+_MAX_TIME_MS = 2**63 // 1000 - 1
+"""Beyond it no timestamp in microseconds can go; the column shows null."""
+
+_ADDED = {"_sequence": "sequence", "_index": "index", "_ingestion_time": "ingestion_time", "_call_metadata": "metadata"}
+"""The columns that are added to the rows of a typed batch, and what they are called for a batch of bytes."""
+
+
+def record_columns(
+    descriptor: BatchDescriptor, indexes: Callable[[], pa.Array], start: int, stop: int
+) -> dict[str, Callable[[], pa.Array | pa.ChunkedArray]]:
+    """What makes each column that does not come from the entries, of rows `start` to before `stop`."""
+    return {
+        "sequence": lambda: pa.repeat(pa.scalar(descriptor.sequence, pa.int64()), stop - start),
+        "index": indexes,
+        "ingestion_time": lambda: _expand_times(descriptor.metadata, start, stop),
+        "metadata": lambda: _expand_payloads(descriptor.metadata, start, stop),
+    }
+
+
+def typed_records(
+    rows: pa.Table, makers: Mapping[str, Callable[[], pa.Array | pa.ChunkedArray]], columns: Sequence[str] | None
+) -> pa.Table:
+    """Return rows of a typed batch, with the columns that readers add after the user's, which `makers` make.
+
+    Raises:
+        InvalidInput: a column in `columns` is not there.
+    """
+    wanted = [*rows.column_names, *_ADDED] if columns is None else list(columns)
+    fields, arrays = [], []
+    for name in wanted:
+        if name in _ADDED:
+            known = RECORDS_SCHEMA.field(_ADDED[name])
+            fields.append(known.with_name(name))
+            arrays.append(makers[_ADDED[name]]())
+        elif name in rows.column_names:
+            fields.append(rows.schema.field(name))
+            arrays.append(rows.column(name))
+        else:
+            raise InvalidInput(f"there is no column {name!r}; there are {', '.join([*rows.column_names, *_ADDED])}")
+    return pa.table(arrays, schema=pa.schema(fields))
+
+
+def _expand_times(metadata: Sequence[Metadata], start: int, stop: int) -> pa.Array:
+    """A time for each row, null where there is none that a timestamp can show."""
+    ends, items = _runs(metadata, start, stop)
+    times = [
+        None if i is None or abs(i.ingestion_time_ms) > _MAX_TIME_MS else i.ingestion_time_ms * 1000 for i in items
+    ]
+    return _decode_runs(ends, pa.array(times, pa.timestamp("us", "UTC")))
+
+
+def _expand_payloads(metadata: Sequence[Metadata], start: int, stop: int) -> pa.Array:
+    """A payload for each row, null where there is none."""
+    ends, items = _runs(metadata, start, stop)
+    return _decode_runs(ends, pa.array([None if item is None else item.payload for item in items], pa.binary()))
+
+
+def _runs(metadata: Sequence[Metadata], start: int, stop: int) -> tuple[list[int], list[Metadata | None]]:
+    """What covers the rows from `start` to before `stop`: each item, and how many rows there are up to its end."""
+    ends: list[int] = []
+    items: list[Metadata | None] = []
+    row = start
+    at = bisect_right(metadata, start, key=lambda item: item.start_index) - 1  # -1: none covers the first row
+    while row < stop:
+        end = metadata[at + 1].start_index if at + 1 < len(metadata) else stop
+        if end > row:
+            row = min(end, stop)
+            ends.append(row - start)
+            items.append(metadata[at] if at >= 0 else None)
+        at += 1
+    return ends, items
+
+
+def _decode_runs(ends: list[int], values: pa.Array) -> pa.Array:
+    if len(ends) == 1:  # nearly always, and much faster
+        return pa.repeat(values[0], ends[0])
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), values))

@@ -1,0 +1,161 @@
+"""The batch of a typed buffer: rows to a Parquet file and back."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from forebay.buffer.base.errors import Corrupt, InvalidInput
+from forebay.buffer.format.parquet import RowEntries, decode_rows, encode_rows
+from forebay.buffer.format.schema import check_schema
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+BERLIN = pa.timestamp("us", "Europe/Berlin")
+EVERY_TYPE: list[tuple[str, pa.DataType, list[Any]]] = [
+    ("bool", pa.bool_(), [True, None, False]),
+    ("int8", pa.int8(), [-128, None, 127]),
+    ("uint8", pa.uint8(), [0, None, 255]),
+    ("int32", pa.int32(), [-(2**31), None, 2**31 - 1]),
+    ("uint32", pa.uint32(), [0, None, 2**32 - 1]),
+    ("int64", pa.int64(), [-(2**63), None, 2**63 - 1]),
+    ("uint64", pa.uint64(), [0, None, 2**64 - 1]),
+    ("float", pa.float32(), [0.5, None, float("inf")]),
+    ("double", pa.float64(), [0.1, None, -0.0]),
+    ("string", pa.string(), ["", None, "größer 🌊"]),
+    ("binary", pa.binary(), [b"", None, b"\0\xff"]),
+    ("fixed", pa.binary(2), [b"ab", None, b"\0\0"]),
+    ("date", pa.date32(), [date(1900, 1, 1), None, date(2026, 1, 31)]),
+    ("decimal", pa.decimal128(38, 10), [Decimal("-1.5"), None, Decimal("9" * 28 + "." + "9" * 10)]),
+    ("ms", pa.timestamp("ms"), [datetime(1969, 1, 1), None, datetime(2026, 1, 31, 12)]),  # noqa: DTZ001
+    ("utc", pa.timestamp("us", "UTC"), [NOON, None, NOON]),
+    ("berlin", BERLIN, [NOON, None, NOON]),
+    ("list", pa.list_(pa.int64()), [[], None, [1, None, 3]]),
+    ("struct", pa.struct({"a": pa.int64(), "at": BERLIN}), [{"a": 1, "at": NOON}, None, {"a": None, "at": None}]),
+    ("map", pa.map_(pa.string(), pa.int64()), [[], None, [("k", 1), ("l", None)]]),
+    ("nested", pa.list_(pa.struct({"x": pa.list_(pa.string())})), [[{"x": ["a", None]}], None, [None, {"x": None}]]),
+]  # fmt: skip
+
+
+def decode(data: memoryview, table: pa.Table, **settings: Any) -> pa.Table:
+    return decode_rows(data, table.schema, records=table.num_rows, raw_bytes=table.nbytes, **settings)
+
+
+@pytest.mark.parametrize(("kind", "values"), [case[1:] for case in EVERY_TYPE], ids=[case[0] for case in EVERY_TYPE])
+def test_rows_of_every_type_come_back_as_they_were(kind: pa.DataType, values: list[Any]) -> None:
+    schema = check_schema(pa.schema([pa.field("column", kind)]))
+    table = pa.table([pa.array(values, schema.field(0).type)], schema=schema)
+    assert decode(encode_rows(table), table).equals(table)
+
+
+def test_required_column_stays_required() -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
+    table = pa.table([[1, 2], ["a", None]], schema=schema)
+    assert decode(encode_rows(table), table).schema.equals(schema)
+
+
+def test_thousand_columns_come_back() -> None:
+    table = pa.table({f"column {i}": [i, None] for i in range(1000)})
+    assert decode(encode_rows(table), table).equals(table)
+
+
+def test_more_rows_than_one_step_come_back_in_order() -> None:
+    table = pa.table({"n": pa.array(range(200_000))})
+    assert decode(encode_rows(table), table).equals(table)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+def test_file_is_plain_parquet_for_everyone_else(compression: Any) -> None:
+    table = pa.table({"id": [1, 2], "text": ["a", None]})
+    data = encode_rows(table, compression)
+    assert pq.read_table(pa.BufferReader(data)).equals(table)
+
+
+def test_file_has_statistics_dictionaries_and_page_checksums() -> None:
+    table = pa.table({"page": ["/a", "/b"] * 500})
+    data = encode_rows(table)
+    column = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0).column(0)
+    assert column.compression == "ZSTD"
+    assert (column.statistics.min, column.statistics.max) == ("/a", "/b")
+    assert column.has_dictionary_page
+    damaged = bytearray(data)
+    damaged[column.dictionary_page_offset + column.total_compressed_size - 1] ^= 1
+    with pytest.raises(OSError, match="CRC"):
+        pq.read_table(pa.BufferReader(bytes(damaged)), page_checksum_verification=True)
+
+
+def test_only_the_columns_asked_for_are_decoded() -> None:
+    table = pa.table({"a": [1, 2], "b.c": ["x", "y"], "b": [{"c": 1}, {"c": 2}]})
+    data = encode_rows(table)
+    assert decode(data, table, columns=["b.c"]).equals(table.select(["b.c"]))
+    assert decode(data, table, columns=["a"]).equals(table.select(["a"]))
+
+
+def test_one_column_is_decoded_if_none_of_those_asked_for_is_there() -> None:
+    """A reader of a newer version shows nulls; it needs to know how many."""
+    table = pa.table({"a": [1, 2], "b": [3, 4]})
+    assert decode(encode_rows(table), table, columns=["new"]).num_rows == 2
+
+
+def test_damaged_column_that_was_not_asked_for_does_no_harm() -> None:
+    table = pa.table({"a": ["x" * 100] * 100, "b": ["y" * 100] * 100})
+    data = encode_rows(table, "none")
+    damaged = bytearray(data)
+    end = pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(0).column(0).total_compressed_size
+    damaged[4:end] = bytes(end - 4)
+    with pytest.raises(Corrupt):
+        decode(memoryview(damaged), table)
+    assert decode(memoryview(damaged), table, columns=["b"]).equals(table.select(["b"]))
+
+
+def test_entries_are_dicts_made_when_asked_for() -> None:
+    entries = RowEntries(pa.table({"n": pa.array(range(10_000))}))
+    assert len(entries) == 10_000
+    assert entries[0] == {"n": 0}
+    assert entries[-1] == {"n": 9999}
+    assert entries[5:7] == [{"n": 5}, {"n": 6}]
+    assert entries[::5000] == [{"n": 0}, {"n": 5000}]
+    assert [row["n"] for row in entries] == list(range(10_000))
+    with pytest.raises(IndexError):
+        entries[10_000]
+
+
+ITEM = pa.struct([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string(), nullable=False)])
+OUTER = pa.struct([pa.field("item", ITEM, nullable=False), pa.field("flag", pa.bool_(), nullable=False)])
+NULL_ITEM = pa.StructArray.from_arrays(
+    [pa.array([1, None, 3]), pa.array(["a", None, "c"])], fields=list(ITEM), mask=pa.array([False, True, False])
+)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        NULL_ITEM,
+        NULL_ITEM.slice(1),
+        pa.StructArray.from_arrays(
+            [NULL_ITEM, pa.array([True, None, False])], fields=list(OUTER), mask=pa.array([False, True, False])
+        ),
+        pa.ListArray.from_arrays([0, 2, 2, 3], NULL_ITEM),
+        pa.ListArray.from_arrays([0, 2, 2, 3], NULL_ITEM).slice(1),
+        pa.MapArray.from_arrays([0, 1, 3], ["k", "l", "m"], NULL_ITEM),
+    ],
+    ids=["struct", "slice", "struct of struct", "list", "slice of list", "map"],
+)
+def test_null_struct_with_required_fields_is_stored(column: pa.Array) -> None:
+    """Its fields are null as well, which pyarrow's Parquet writer takes for missing values."""
+    field = pa.field("a", column.type)
+    table = pa.table([column], schema=check_schema(pa.schema([field])))
+    decoded = decode(encode_rows(table), table)
+    assert decoded.to_pylist() == table.to_pylist()
+
+
+def test_null_in_a_required_field_of_a_struct_that_is_there_is_never_stored_as_a_value() -> None:
+    column = pa.StructArray.from_arrays(
+        [pa.array([1, None, None]), pa.array(["a", "b", None])], fields=list(ITEM), mask=pa.array([False, False, True])
+    )
+    with pytest.raises(InvalidInput, match="non-nullable"):
+        encode_rows(pa.table({"a": column}))

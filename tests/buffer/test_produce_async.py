@@ -1,0 +1,273 @@
+"""Coroutines await room in a producer: rfcs/0004, "The way in"."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from forebay.buffer.base.errors import Backpressure, Closed, InvalidInput, Timeout
+from forebay.buffer.consumer import Consumer
+from forebay.buffer.producer import Producer
+from forebay.buffer.store.memory import MemoryStore
+from forebay.buffer.topic import TopicConsumer, TopicProducer, create_topic
+from forebay.buffer.write.settings import ProducerLimits
+from forebay.testing import FaultyStore, ManualClock
+
+
+class Gated(FaultyStore):
+    """Stores no batch until the gate is open."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        super().__init__(inner)
+        self.gate = threading.Event()
+
+    def put(self, key: str, data: Any) -> str:
+        if "data/" in key:
+            self.gate.wait()
+        return super().put(key, data)
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> MemoryStore:
+    return MemoryStore(f"memory://{request.node.name}/x")
+
+
+ONE_CALL = ProducerLimits(buffered_bytes=1)
+"""A call is taken only when the one before is durable."""
+
+
+def entries(store: MemoryStore) -> list[bytes]:
+    return [entry for batch in Consumer(store) for entry in batch.entries]
+
+
+async def open_later(gated: Gated, *waiting: asyncio.Task[Any]) -> None:
+    """Open the gate when every task waits: each had its turn, and none is done."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    gated.gate.set()
+
+
+def test_entries_are_durable_once_the_handle_says_so(store: MemoryStore) -> None:
+    async def main() -> None:
+        async with Producer(store) as producer:
+            handle = await producer.produce_async([b"a", b"b"], b"svc=web")
+            await handle
+            assert entries(store) == [b"a", b"b"]
+            assert handle.ingestion_time is not None
+
+    asyncio.run(main())
+
+
+def test_event_loop_goes_on_while_a_call_awaits_room(store: MemoryStore) -> None:
+    gated = Gated(store)
+
+    async def main() -> None:
+        async with Producer(gated, flush_interval=0.01, limits=ONE_CALL) as producer:
+            await producer.produce_async(b"first")
+            second = asyncio.create_task(producer.produce_async(b"second"))
+            await open_later(gated, second)
+            await (await second)
+
+    asyncio.run(main())
+    assert entries(store) == [b"first", b"second"]
+
+
+def test_room_in_the_queue_of_calls_is_awaited_too(store: MemoryStore) -> None:
+    async def main() -> None:
+        async with Producer(store, flush_interval=0.01, limits=ProducerLimits(buffered_calls=1)) as producer:
+            await asyncio.gather(*[producer.produce_async(b"%d" % number) for number in range(100)])
+
+    asyncio.run(main())
+    assert sorted(entries(store)) == sorted(b"%d" % number for number in range(100))
+
+
+def test_calls_of_one_task_are_queued_in_their_order(store: MemoryStore) -> None:
+    async def write(producer: Producer, name: int) -> None:
+        for number in range(30):
+            await producer.produce_async(b"%d/%02d" % (name, number))
+
+    async def main() -> None:
+        async with Producer(store, flush_interval=0.01, limits=ProducerLimits(buffered_bytes=2000)) as producer:
+            await asyncio.gather(*[write(producer, name) for name in range(5)])
+
+    asyncio.run(main())
+    found = entries(store)
+    assert len(found) == 150
+    for name in range(5):
+        mine = [entry for entry in found if entry.startswith(b"%d/" % name)]
+        assert mine == sorted(mine)
+
+
+def test_calls_wait_first_come_first_served_with_those_of_threads(store: MemoryStore) -> None:
+    gated = Gated(store)
+
+    async def main() -> None:
+        async with Producer(gated, flush_interval=0.01, limits=ONE_CALL) as producer:
+            await producer.produce_async(b"0")
+            first = asyncio.create_task(producer.produce_async(b"1"))
+            await asyncio.sleep(0)
+            with pytest.raises(Backpressure):
+                producer.try_produce(b"too early")
+            second = asyncio.create_task(producer.produce_async(b"2"))
+            await open_later(gated, first, second)
+            await (await first)
+            await (await second)
+
+    asyncio.run(main())
+    assert entries(store) == [b"0", b"1", b"2"]
+
+
+def test_cancelled_call_has_queued_nothing_and_gives_up_its_place(store: MemoryStore) -> None:
+    gated = Gated(store)
+
+    async def main() -> None:
+        async with Producer(gated, flush_interval=0.01, limits=ONE_CALL) as producer:
+            await producer.produce_async(b"first")
+            cancelled = asyncio.create_task(producer.produce_async(b"cancelled"))
+            following = asyncio.create_task(producer.produce_async(b"following"))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            await open_later(gated, following)
+            await (await following)
+
+    asyncio.run(main())
+    assert entries(store) == [b"first", b"following"]
+
+
+def test_call_without_room_in_time_gives_the_entries_back(store: MemoryStore) -> None:
+    gated, clock = Gated(store), ManualClock()
+
+    async def main() -> None:
+        async with Producer(gated, limits=ONE_CALL, clock=clock) as producer:
+            await producer.produce_async(b"first")
+            late = asyncio.create_task(producer.produce_async(b"late", timeout=5.0))
+            await asyncio.sleep(0)
+            clock.advance(4.9)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not late.done()
+            clock.advance(0.2)
+            with pytest.raises(Timeout, match=r"5\.0 seconds") as caught:
+                await late
+            assert caught.value.write == b"late"
+            gated.gate.set()
+
+    asyncio.run(main())
+    assert entries(store) == [b"first"]
+
+
+def test_close_ends_the_calls_that_await_room(store: MemoryStore) -> None:
+    gated = Gated(store)
+
+    async def main() -> None:
+        producer = Producer(gated, limits=ONE_CALL)
+        await producer.produce_async(b"first")
+        waiting = asyncio.create_task(producer.produce_async(b"second"))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(asyncio.to_thread(producer.close))
+        with pytest.raises(Closed):
+            await waiting
+        gated.gate.set()
+        await closing
+        with pytest.raises(Closed):
+            await producer.produce_async(b"third")
+
+    asyncio.run(main())
+    assert entries(store) == [b"first"]
+
+
+def test_call_that_can_never_be_stored_is_refused_at_once(store: MemoryStore) -> None:
+    async def main() -> None:
+        async with Producer(store) as producer:
+            with pytest.raises(InvalidInput):
+                await producer.produce_async("text")  # type: ignore[arg-type]
+            with pytest.raises(InvalidInput, match="numbers"):
+                await producer.produce_async(b"x", number=1)
+
+    asyncio.run(main())
+
+
+def test_number_of_a_cancelled_call_can_be_used_again(store: MemoryStore) -> None:
+    gated = Gated(store)
+
+    async def main() -> None:
+        async with Producer(gated, writer_id="outbox", flush_interval=0.01, limits=ONE_CALL) as producer:
+            await producer.produce_async(b"1", number=1)
+            cancelled = asyncio.create_task(producer.produce_async(b"2", number=2))
+            await asyncio.sleep(0)
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            again = asyncio.create_task(producer.produce_async(b"2", number=2))
+            await open_later(gated, again)
+            await (await again)
+
+    asyncio.run(main())
+    assert entries(store) == [b"1", b"2"]
+
+
+def test_topic_takes_calls_of_coroutines_by_key_and_in_turn(store: MemoryStore) -> None:
+    create_topic(store, 3)
+
+    async def main() -> None:
+        async with TopicProducer(store, flush_interval=0.01) as producer:
+            for number in range(30):
+                await producer.produce_async(b"%02d" % number, key=b"%d" % (number % 5))
+            await (await producer.produce_async(b"without a key"))
+            with pytest.raises(InvalidInput, match="key must be bytes"):
+                await producer.produce_async(b"x", key="text")  # type: ignore[arg-type]
+
+    asyncio.run(main())
+    found = [(partition, entry) for partition, batch in TopicConsumer(store) for entry in batch.entries]
+    assert len(found) == 31
+    for key in range(5):
+        mine = [(partition, entry) for partition, entry in found if entry[:1].isdigit() and int(entry) % 5 == key]
+        assert len({partition for partition, _ in mine}) == 1
+        assert mine == sorted(mine)
+
+
+def test_topic_opens_a_partition_without_blocking_the_event_loop(store: MemoryStore) -> None:
+    create_topic(store, 8)
+    loop_thread = threading.current_thread()
+
+    class Watched(FaultyStore):
+        asked_in_the_loop = 0
+
+        def next_fault(self, kind: str) -> Any:
+            self.asked_in_the_loop += threading.current_thread() is loop_thread
+            return super().next_fault(kind)
+
+    watched = Watched(store)
+
+    async def main() -> None:
+        async with TopicProducer(watched, flush_interval=0.01) as producer:
+            watched.asked_in_the_loop = 0  # opening it asks there
+            for number in range(100):
+                await producer.produce_async(b"x", key=b"%d" % number)
+
+    asyncio.run(main())
+    assert watched.asked_in_the_loop == 0
+
+
+def test_topic_awaits_room_and_gives_the_entries_back_in_time(store: MemoryStore) -> None:
+    create_topic(store, 1)
+    gated, clock = Gated(store), ManualClock()
+
+    async def main() -> None:
+        async with TopicProducer(gated, limits=ONE_CALL, clock=clock) as producer:
+            await producer.produce_async(b"first")
+            late = asyncio.create_task(producer.produce_async(b"late", timeout=1.0))
+            await asyncio.sleep(0)
+            clock.advance(1.0)
+            with pytest.raises(Timeout) as caught:
+                await late
+            assert caught.value.write == b"late"
+            gated.gate.set()
+
+    asyncio.run(main())

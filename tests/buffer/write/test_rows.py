@@ -1,0 +1,234 @@
+"""Calls with rows on their way into a batch: copied at the call, converted together, those that do not fit left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from forebay.buffer.base.errors import Closed, InvalidInput
+from forebay.buffer.format.model import Metadata
+from forebay.buffer.format.parquet import decode_rows
+from forebay.buffer.format.rows import RowConverter
+from forebay.buffer.write.accumulator import FLUSH_METADATA_BYTES
+from forebay.buffer.write.rows import FilledRows, RowAccumulator, RowCall, RowFormat, check_rows
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("text", pa.string()),
+        pa.field("tags", pa.list_(pa.field("element", pa.string()))),
+    ]
+)
+CONVERTER = RowConverter(SCHEMA)
+FORMAT = RowFormat(SCHEMA, SCHEMA, ("a" * 32, "b" * 32))
+
+
+def fill(*calls: RowCall, rows: RowFormat = FORMAT) -> FilledRows:
+    accumulator = RowAccumulator(1 << 20, rows)
+    for call in calls:
+        assert accumulator.apply(call) is call
+    filled, _ = accumulator.freeze()
+    return filled
+
+
+def ids_in(filled: FilledRows) -> list[int]:
+    filled.prepare()
+    records, raw_bytes = filled.count, filled.raw_bytes
+    data = filled.encode("zstd", 1)
+    table = decode_rows(data, FORMAT.stored, records=records, raw_bytes=raw_bytes)
+    ids: list[int] = table["id"].to_pylist()
+    return ids
+
+
+def call(*ids: Any, metadata: bytes = b"", time_ms: int = 5, number: int | None = None) -> RowCall:
+    made = check_rows([{"id": each} for each in ids], metadata, time_ms, converter=CONVERTER)
+    made.number = number
+    return made
+
+
+@pytest.mark.parametrize(
+    ("rows", "count"),
+    [
+        ({"id": 1}, 1),
+        ([{"id": 1}, {"id": 2}], 2),
+        (({"id": 1},), 1),
+        (b'{"id": 1}', 1),
+        ([b'{"id": 1}', b'{"id": 2}'], 2),
+        (pa.table({"id": [1, 2, 3]}), 3),
+        (pa.record_batch({"id": [1, 2]}), 2),
+    ],
+)
+def test_rows_of_every_form_are_taken(rows: Any, count: int) -> None:
+    made = check_rows(rows, b"", 5, converter=CONVERTER)
+    assert made.count == count
+    assert ids_in(fill(made)) == list(range(1, count + 1))
+
+
+@pytest.mark.parametrize(
+    ("rows", "match"),
+    [
+        ([], "no rows"),
+        (pa.table({"id": pa.array([], pa.int64())}), "no rows"),
+        ("text", "not str"),
+        (7, "not int"),
+        (None, "not NoneType"),
+        (pa.array([1]), "Array"),
+        ([{"id": 1}, b"{}"], "found bytes, dict"),
+        ([["id", 1]], "found list"),
+    ],
+)
+def test_what_can_never_be_rows_is_refused_by_the_call(rows: Any, match: str) -> None:
+    with pytest.raises(InvalidInput, match=match):
+        check_rows(rows, b"", 5, converter=CONVERTER)
+
+
+def test_metadata_must_be_bytes() -> None:
+    with pytest.raises(InvalidInput, match="metadata must be bytes"):
+        check_rows({"id": 1}, "text", 5, converter=CONVERTER)  # type: ignore[arg-type]
+
+
+def test_rows_may_be_changed_after_the_call() -> None:
+    rows: list[Any] = [{"id": 1, "tags": ["a"], "text": "kept"}]
+    made = check_rows(rows, b"", 5, converter=CONVERTER)
+    one = check_rows(rows[0], b"", 5, converter=CONVERTER)
+    rows[0]["tags"].append("b")
+    rows[0]["text"] = "changed"
+    rows.append({"id": 2})
+    filled = fill(made, one)
+    filled.prepare()
+    assert filled.table is not None
+    assert filled.table.to_pylist() == [{"id": 1, "text": "kept", "tags": ["a"]}] * 2
+
+
+def test_nested_rows_may_be_changed_after_the_call() -> None:
+    schema = pa.schema([pa.field("a", pa.struct([pa.field("b", pa.list_(pa.field("element", pa.binary())))]))])
+    row: dict[str, Any] = {"a": {"b": [bytearray(b"kept")]}}
+    made = check_rows(row, b"", 5, converter=CONVERTER)
+    row["a"]["b"][0][:] = b"gone"
+    row["a"]["c"] = 1
+    filled = fill(made, rows=RowFormat(schema, schema, ("a" * 32,)))
+    filled.prepare()
+    assert filled.table is not None
+    assert filled.table.to_pylist() == [{"a": {"b": [b"kept"]}}]
+
+
+def test_slice_of_a_table_does_not_keep_the_table() -> None:
+    table = pa.table({"id": pa.array(range(100_000))})
+    made = check_rows(table.slice(10, 5), b"", 5, converter=CONVERTER)
+    assert made.rows.get_total_buffer_size() < 1000
+    assert ids_in(fill(made)) == [10, 11, 12, 13, 14]
+
+
+def test_whole_table_is_not_copied() -> None:
+    table = pa.table({"id": pa.array(range(100_000))})
+    assert check_rows(table, b"", 5, converter=CONVERTER).rows is table
+
+
+@pytest.mark.parametrize("rows", [{"id": 1, "text": "x" * 10_000}, [{"id": 1, "tags": ["x" * 10_000]}], b"x" * 10_000])
+def test_memory_of_a_call_counts_its_texts(rows: Any) -> None:
+    assert 10_000 <= check_rows(rows, b"", 5, converter=CONVERTER).memory <= 12_000
+
+
+def test_call_that_does_not_fit_is_left_out_and_told_why() -> None:
+    good, bad, last = call(1, 2), call(3, "four"), call(5)
+    filled = fill(good, bad, last)
+    assert ids_in(filled) == [1, 2, 5]
+    assert bad.error is not None
+    assert "row 1, column id: expected int64 not null, found str 'four'" in str(bad.error)
+    assert (good.error, last.error) == (None, None)
+
+
+def test_batch_of_calls_that_do_not_fit_is_empty() -> None:
+    filled = fill(call("one"), call("two"))
+    filled.prepare()
+    assert filled.count == 0
+    assert filled.metadata == []
+
+
+def test_metadata_is_counted_without_the_rows_that_were_left_out() -> None:
+    filled = fill(
+        call(1, 2, metadata=b"a"), call("x", 3, metadata=b"b"), call(4, metadata=b"a"), call(5, metadata=b"c")
+    )
+    filled.prepare()
+    assert filled.metadata == [Metadata(0, 5, b"a"), Metadata(3, 5, b"c")]
+
+
+def test_calls_of_one_millisecond_with_equal_metadata_share_an_item() -> None:
+    filled = fill(call(1), call(2), call(3, time_ms=6))
+    filled.prepare()
+    assert filled.metadata == [Metadata(0, 5, b""), Metadata(2, 6, b"")]
+
+
+def test_number_of_a_batch_is_that_of_the_last_call_that_is_stored() -> None:
+    filled = fill(call(1, number=7), call(2, number=8), call("x", number=9))
+    filled.prepare()
+    assert filled.number == 8
+
+
+def test_rows_are_let_go_of_once_they_are_converted() -> None:
+    good, bad = call(1), call("x")
+    fill(good, bad).prepare()
+    assert (good.rows, bad.rows) == (None, None)
+
+
+def test_repeat_of_what_is_durable_adds_nothing() -> None:
+    repeat = call(1, number=1)
+    repeat.drop_entries()
+    filled = fill(repeat)
+    assert (filled.count, filled.calls) == (0, [])
+
+
+def test_columns_that_the_producer_lacks_are_stored_as_null() -> None:
+    narrow = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    filled = fill(call(1), rows=RowFormat(narrow, SCHEMA, FORMAT.ids))
+    filled.prepare()
+    assert filled.table is not None
+    assert filled.table.to_pylist() == [{"id": 1, "text": None, "tags": None}]
+
+
+def test_batch_names_its_version_and_its_ending() -> None:
+    assert (fill().schema, fill().ending, fill().version) == (1, ".parquet", 2)
+
+
+def test_batch_with_much_metadata_is_due_for_a_flush() -> None:
+    accumulator = RowAccumulator(1 << 30, FORMAT)
+    accumulator.apply(call(1, metadata=b"x" * FLUSH_METADATA_BYTES))
+    assert accumulator.size() >= 1 << 30
+
+
+def test_size_is_about_what_the_rows_take() -> None:
+    accumulator = RowAccumulator(1 << 30, FORMAT)
+    accumulator.apply(check_rows([{"id": 1, "text": "x" * 1000}] * 10, b"", 5, converter=CONVERTER))
+    assert 10_000 <= accumulator.size() <= 12_000
+    filled, after = accumulator.freeze()
+    assert filled.count == 10
+    assert after.size() == 0
+
+
+def test_long_list_of_dicts_is_converted_at_the_call_and_may_change_after_it() -> None:
+    rows = [{"id": i, "tags": ["a"]} for i in range(1000)]
+    made = check_rows(rows, b"", 5, converter=CONVERTER)
+    rows[5]["tags"].append("b")
+    rows[6]["id"] = 7
+    assert isinstance(made.rows, pa.Table)
+    assert ids_in(fill(call(-1), made, call(1000))) == list(range(-1, 1001))
+    assert made.error is None
+
+
+def test_long_list_that_does_not_fit_fails_alone_as_a_short_one_does() -> None:
+    wrong = [{"id": i} for i in range(500)] + [{"id": "x"}]
+    made = check_rows(wrong, b"", 5, converter=CONVERTER)
+    before, after = call(1), call(2)
+    assert ids_in(fill(before, made, after)) == [1, 2]
+    assert str(made.error) == "row 500, column id: expected int64 not null, found str 'x'"
+    assert (before.error, after.error) == (None, None)
+
+
+def test_numbered_call_after_one_that_does_not_fit_is_not_stored() -> None:
+    calls = [call(1, number=7), call("x", number=8), call(3, number=9)]
+    filled = fill(*calls)
+    assert ids_in(filled) == [1]
+    assert (filled.number, filled.gap) == (7, calls[1].error)
+    assert [type(made.error) for made in calls] == [type(None), InvalidInput, Closed]

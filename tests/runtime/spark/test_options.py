@@ -1,0 +1,50 @@
+"""What Spark's options name, refused before any task starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import SparkSession
+from spark_place import Place
+
+from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.producer import Producer
+from forebay.runtime.spark.options import Options
+from forebay.runtime.spark.source import ForebaySource
+
+TOLD = "memory://lake is in the memory of one process, and Spark uses several: use file:// for tests"
+
+
+@pytest.mark.parametrize("name", ["url", "path", "URL"])
+def test_memory_is_refused_when_the_source_is_made(name: str) -> None:
+    with pytest.raises(InvalidInput, match=TOLD):
+        ForebaySource({name: "memory://lake"})
+
+
+def test_memory_is_refused_by_the_driver_for_reads_streams_and_writes(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([("a",)], "value string")
+    with pytest.raises(AnalysisException, match=TOLD):
+        spark.read.format("forebay").load("memory://lake")
+    with pytest.raises(AnalysisException, match=TOLD):
+        frame.write.format("forebay").mode("append").save("memory://lake")
+    with pytest.raises(AnalysisException, match=TOLD):
+        spark.readStream.format("forebay").option("group", "etl").load("memory://lake")
+    stream = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value").writeStream
+    stream = stream.format("forebay").option("writerId", "etl").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(StreamingQueryException, match=TOLD):
+        stream.start("memory://lake").awaitTermination()
+
+
+def test_dicts_of_s3fs_are_given_as_json_and_keep_their_case() -> None:
+    given = {"url": "s3://lake", "storage.s3_additional_kwargs": '{"ServerSideEncryption": "aws:kms"}'}
+    store = Options({**given, "storage.region": "eu-north-1"}, []).open_store()
+    assert store._options.s3_additional_kwargs == {"ServerSideEncryption": "aws:kms"}  # type: ignore[attr-defined]
+
+
+def test_url_may_be_written_as_spark_users_do(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    """As a plain path."""
+    with Producer(place.url) as producer:
+        producer.produce([b"a", b"b"])
+    assert spark.read.format("forebay").load(str(tmp_path / "buffer")).count() == 2
