@@ -137,8 +137,9 @@ def test_of_two_replicas_one_reads_until_it_is_killed_and_the_other_finishes(tmp
         first.wait_until(lambda: scene.group().acked != acked)
         first.process.kill()
         first.process.wait()
+        scene.produce(10)  # the first may have finished the others: now something is left for the second
         second.wait_until(scene.is_done)
-        assert second.says(f"group etl is taken over from {owner}")
+        second.wait_until(lambda: second.says(f"group etl is taken over from {owner}"), step=0)
         now = scene.group()
         assert (now.epoch, now.owner and now.owner.pid) == (2, second.process.pid)
         second.process.send_signal(signal.SIGTERM)
