@@ -26,6 +26,7 @@ SYSTEM = [
         "cli/test_doctor.py",
         "cli/test_run.py",
         "cli/test_trouble.py",
+        "cli/test_typed.py",
         "conformance",
         "gc/test_command.py",
         "gc/test_crashes.py",
