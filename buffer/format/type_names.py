@@ -137,6 +137,11 @@ def parse_fields(columns: Mapping[str, str]) -> pa.Schema:
     return pa.schema(fields)
 
 
+def format_fields(schema: pa.Schema) -> dict[str, str]:
+    """Return the columns of a schema as name and type, from which `parse_fields` makes the schema again."""
+    return {field.name: f"{format_type(field.type)}{'' if field.nullable else ' not null'}" for field in schema}
+
+
 def read_schema_file(path: Path) -> pa.Schema:
     """Return the schema that a file holds, by the file's suffix.
 

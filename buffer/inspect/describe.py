@@ -86,6 +86,12 @@ class Observer:
         """
         return self._queue.look_through(self._describe, self._queue.read_existing())
 
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        """The ids of all versions of the buffer's schema as of the last look, oldest first; none for bytes."""
+        state = self._queue.last_seen()
+        return () if state is None else tuple(state.schemas)
+
     def newest(self, limit: int) -> list[BatchDescriptor]:
         """Return the newest batches as of the last look, oldest first, `limit` at most."""
         state = self._queue.last_seen()

@@ -8,12 +8,13 @@ import click
 import msgspec
 
 from forebay.buffer.base.errors import Corrupt, NotFound
+from forebay.buffer.format.type_names import format_fields
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.schemas import Schemas
 from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.cli.entries import EntryWriter, format_option
-from forebay.cli.output import columns_of, write_line
+from forebay.cli.output import write_line
 from forebay.cli.target import Target, takes_url
 
 
@@ -91,7 +92,7 @@ def _show_schema(schemas: Schemas, version: int, schema_id: str) -> dict[str, An
     """A version of the schema, or what is wrong with its object: the manifest can be shown all the same."""
     shown: dict[str, Any] = {"version": version, "id": schema_id}
     try:
-        return {**shown, "columns": columns_of(schemas.load(schema_id))}
+        return {**shown, "columns": format_fields(schemas.load(schema_id))}
     except Corrupt as error:
         return {**shown, "error": str(error)}
 

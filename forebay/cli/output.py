@@ -14,12 +14,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from forebay.buffer.base.errors import Denied, ForebayError, Unavailable
-from forebay.buffer.format.type_names import format_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pyarrow as pa
 
     from forebay.buffer.base.process import Process
 
@@ -95,11 +92,6 @@ def as_json_value(name: str, value: Any) -> dict[str, Any]:
         except UnicodeDecodeError:
             return {f"{name}_base64": base64.b64encode(value).decode()}
     return {name: value.isoformat() if hasattr(value, "isoformat") else value}
-
-
-def columns_of(schema: pa.Schema) -> dict[str, str]:
-    """The columns of a schema: names and types, as a schema file has them."""
-    return {field.name: f"{format_type(field.type)}{'' if field.nullable else ' not null'}" for field in schema}
 
 
 def size(count: float | None) -> str:

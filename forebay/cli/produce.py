@@ -17,11 +17,12 @@ from forebay.buffer.either.dispatch import is_topic
 from forebay.buffer.either.schemas import schema_versions
 from forebay.buffer.format.batch import MAX_ENTRY_BYTES
 from forebay.buffer.format.rows import RowConverter
+from forebay.buffer.format.type_names import format_fields
 from forebay.buffer.manifest.state import OPENDATA_MANIFEST_PATH
 from forebay.buffer.producer import Producer
 from forebay.buffer.topic import TopicProducer
 from forebay.cli.infer import infer_schema
-from forebay.cli.output import columns_of, count, size, write_json, write_note
+from forebay.cli.output import count, size, write_json, write_note
 from forebay.cli.target import Target, json_option, schema_option, takes_url
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def _report(producer: Producer | TopicProducer, progress: _Progress, *, as_json:
     seconds = progress.end()
     if as_json:
         told = {"url": producer.url, "entries": progress.entries, "bytes": progress.sent, "seconds": seconds}
-        write_json(told if producer.schema is None else {**told, "schema": columns_of(producer.schema)})
+        write_json(told if producer.schema is None else {**told, "schema": format_fields(producer.schema)})
     else:
         written = f"{count(progress.entries)} {'entries' if producer.schema is None else 'rows'}"
         write_note(f"{producer.url}: {written} ({size(progress.sent)}) are durable, after {seconds:.1f} s")
@@ -279,7 +280,7 @@ def _has_schema(target: Target) -> bool:
 def _show_inferred(schema: pa.Schema, sample: str) -> None:
     """Print a schema as a file for `--schema` would have it."""
     write_note(f"# schema, inferred from {sample} of the input")
-    for name, kind in columns_of(schema).items():
+    for name, kind in format_fields(schema).items():
         write_note(f"{json.dumps(name, ensure_ascii=False)} = {json.dumps(kind, ensure_ascii=False)}")
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.either.schemas import evolve_schema, schema_versions
-from forebay.buffer.format.type_names import parse_fields
-from forebay.cli.output import columns_of, write_json, write_line, write_table
+from forebay.buffer.format.type_names import format_fields, parse_fields
+from forebay.cli.output import write_json, write_line, write_table
 from forebay.cli.target import Target, json_option, schema_option, takes_url
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def show(target: Target, *, as_json: bool) -> None:
     elif not versions:
         write_line(f"{target.url} holds entries of bytes, which have no schema")
     else:
-        write_table(("column", "type"), list(columns_of(versions[-1].schema).items()))
+        write_table(("column", "type"), list(format_fields(versions[-1].schema).items()))
         write_line("")
         for version in versions:
             changed = "; ".join(map(str, version.changes)) or "the first version"
@@ -110,7 +110,7 @@ def evolve(
 
 def describe_version(version: SchemaVersion) -> dict[str, Any]:
     """A version of a schema as plain values."""
-    return {"version": version.number, "id": version.schema_id, "columns": columns_of(version.schema)}
+    return {"version": version.number, "id": version.schema_id, "columns": format_fields(version.schema)}
 
 
 def _with_columns(versions: list[SchemaVersion], columns: tuple[tuple[str, str], ...]) -> pa.Schema:

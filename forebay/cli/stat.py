@@ -10,10 +10,11 @@ import click
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.errors import ForebayError, NotFound, Unavailable
 from forebay.buffer.either.schemas import schema_versions
+from forebay.buffer.format.type_names import format_fields
 from forebay.buffer.inspect.describe import describe_all
 from forebay.buffer.inspect.stats import BufferStats, total
 from forebay.buffer.store.folder import FolderStore
-from forebay.cli.output import age, columns_of, consumer, count, size, write_error, write_json, write_line, write_table
+from forebay.cli.output import age, consumer, count, size, write_error, write_json, write_line, write_table
 from forebay.cli.schema import describe_version
 from forebay.cli.target import Target, json_option, takes_url
 
@@ -157,7 +158,7 @@ def _write(url: str, parts: list[BufferStats], versions: list[SchemaVersion]) ->
     write_line(f"{url}: {kind}")
     unit = "rows" if versions else "entries"
     if versions:
-        columns = [f"{name} {kind}" for name, kind in columns_of(versions[-1].schema).items()]
+        columns = [f"{name} {kind}" for name, kind in format_fields(versions[-1].schema).items()]
         more = f", and {len(columns) - _SHOWN_COLUMNS} more: forebay schema show {url}"
         shown = ", ".join(columns[:_SHOWN_COLUMNS]) + more * (len(columns) > _SHOWN_COLUMNS)
         write_line(f"  schema    {_schema_in_short(versions)}: {shown}")
