@@ -331,9 +331,10 @@ def test_doctor_finds_a_store_that_does_what_is_needed(url: str, shown: Shown, m
     assert [check["what"] for check in checks] == ["versions", "obstore", "s3fs", "Java", "Spark"]
 
 
-def test_bench_measures_and_leaves_nothing(tmp_path: Path, shown: Shown) -> None:
+@pytest.mark.parametrize("kind", [[], ["--typed"]], ids=["bytes", "typed"])
+def test_bench_measures_and_leaves_nothing(kind: list[str], tmp_path: Path, shown: Shown) -> None:
     url = f"file://{tmp_path}/scratch"
-    lines = [json.loads(line) for line in shown("bench", url, "--mib", "8", "--json").splitlines()]
+    lines = [json.loads(line) for line in shown("bench", url, "--mib", "8", "--json", *kind).splitlines()]
     assert [found["what"] for found in lines][::2] == ["produce", "consume", "time to durable"]
     assert all(found["mb_per_second"] > 0 for found in lines[:-1])
     assert list(Path(url.removeprefix("file://")).iterdir()) == []

@@ -12,7 +12,13 @@ import pyarrow as pa
 import pytest
 
 import forebay
+from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.names import mint
 from forebay.buffer.either.schemas import schema_versions
+from forebay.buffer.format.checksum import crc32c
+from forebay.buffer.format.model import Facts, NewBatch
+from forebay.buffer.format.parquet import encode_rows
+from forebay.buffer.manifest import Queue
 from forebay.buffer.store import open_store
 from forebay.buffer.topic import TopicProducer, create_topic
 from forebay.cli import main
@@ -476,5 +482,25 @@ def test_manifest_with_a_schema_that_is_missing_is_dumped_all_the_same(shown: Sh
 # Integrity, migration
 
 
-def test_verify_decodes_rows(typed: str, shown: Shown) -> None:
+def test_verify_decodes_rows(typed: str, shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:
+    """The object has the size and the checksum that are listed, and other columns than the schema."""
     assert "ok: 1 batches" in shown("verify", typed)
+    store = open_store(typed)
+    other = bytes(encode_rows(pa.table({"name": ["x"]})))
+    location = f"data/{mint(SystemClock(), system_random())}.parquet"
+    store.put(location, other)
+    batch = NewBatch(location, (), Facts(len(other), 100, 1, crc32c(other), 0, 0), schema=0)
+    queue = Queue(store)
+    queue.append([batch], version=2, schemas=queue.read().schemas)
+    assert "ok: 2 batches" in shown("verify", typed, "--shallow")
+    assert main(["verify", typed]) == 1
+    assert f"corrupt: {location}: batch 1: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["typed", "topic"])
+def test_migrate_refuses_what_was_of_version_2_from_the_start(
+    kind: str, told: Told, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(kind)
+    reason = "is a typed buffer: it holds rows of a schema" if kind == "typed" else "is a topic"
+    assert f"error: {url} {reason}" in told("migrate", url, "--others-stopped")
