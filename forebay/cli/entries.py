@@ -12,7 +12,7 @@ import click
 from forebay.buffer.base.errors import Unsupported
 from forebay.buffer.format.json_rows import rows_as_json
 from forebay.buffer.format.schema import RESERVED
-from forebay.cli.output import as_json_value, escape, write_line
+from forebay.cli.output import as_json_value, escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -71,18 +71,13 @@ class EntryWriter:
         widths = {
             name: max(before[name], *map(len, column)) for name, *column in zip(names, heads, *cells, strict=True)
         }
+        lines = cells
         if widths != self._widths:
-            if self._widths:
-                write_line("")
+            gap: list[list[str]] = [[""] * len(names)] if self._widths else []
+            lines = [*gap, heads, ["-" * width for width in widths.values()], *cells]
             self._widths = widths
-            self._write_row(heads)
-            self._write_row(["-" * width for width in widths.values()])
-        for row in cells:
-            self._write_row(row)
-
-    def _write_row(self, cells: list[str]) -> None:
-        widths = self._widths.values()
-        write_line("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+        pads = list(widths.values())
+        _write_all("  ".join(map(str.ljust, line, pads)).rstrip().encode() for line in lines)
 
 
 def _documents(batch: Batch, first: int) -> Iterator[bytes]:
