@@ -65,8 +65,8 @@ so far. Exit status: 0 all is durable, 2 some of it is not, 130 interrupted."""
 @click.option(
     "--infer",
     is_flag=True,
-    help=f"Choose the schema of a new typed buffer by the input's first {_SAMPLE_LINES} lines, or first MiB, and print "
-    "it. Waits until so many lines are read, or the input ends.",
+    help=f"Choose the schema of a new typed buffer from the first {_SAMPLE_LINES} lines or the first MiB of the input, "
+    "and print it. Nothing is written before that much was read, or the input ends.",
 )
 @click.option(
     "--length-prefixed", is_flag=True, help="Entries are bytes after a 4-byte little-endian length, instead of lines."

@@ -40,7 +40,7 @@ examples:
 @json_option
 @click.option("--every", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Again and again.")
 def stat(target: Target, *, as_json: bool, every: float | None) -> None:
-    """Show the depth, bytes, rate and age of a buffer or topic, and the lag of every reader. Changes nothing."""
+    """Show schema, depth, bytes, rate and age of a buffer or topic, and the lag of every reader. Changes nothing."""
     if every is not None:
         check_seconds(every, "--every")
     while True:
@@ -68,7 +68,7 @@ examples:
 @takes_url
 @json_option
 def ls(target: Target, *, as_json: bool) -> int:
-    """List the buffers and topics at or below a folder, with their depth, bytes, lag and age.
+    """List the buffers and topics at or below a folder, with their depth, bytes, lag, age and schema.
 
     Exit status: 0 all could be read, 1 some could not, 2 nothing is there.
     """

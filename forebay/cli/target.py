@@ -169,8 +169,8 @@ def schema_option(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         callback=_read_schema,
         metavar="FILE",
-        help=f"{what} By its name, FILE is .toml or .json with names and types, or a .parquet or .arrow file that has "
-        "such columns.",
+        help=f"{what} FILE ends with .toml or .json and has names and types, or with .parquet or .arrow and has rows "
+        "of these columns.",
     )
 
 
