@@ -24,6 +24,7 @@ SYSTEM = [
         "cli/test_demo.py",
         "cli/test_dev.py",
         "cli/test_doctor.py",
+        "cli/test_produce_typed.py",
         "cli/test_run.py",
         "cli/test_trouble.py",
         "cli/test_typed.py",

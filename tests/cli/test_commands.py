@@ -40,19 +40,6 @@ def topic(tmp_path: Path) -> str:
     return url
 
 
-@pytest.fixture
-def shown(capsys: pytest.CaptureFixture[str]) -> Shown:
-    """Runs a command that has to succeed, and returns what it printed."""
-
-    def run(*arguments: str, status: int = 0) -> str:
-        found = main(list(arguments))
-        out, err = capsys.readouterr()
-        assert found == status, err
-        return out
-
-    return run
-
-
 def feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
 
