@@ -13,7 +13,7 @@ from forebay.buffer.manifest.schemas import Schemas
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic.schemas import open_topic_format
 from forebay.buffer.topic.topic import Topic
-from forebay.buffer.write.formats import open_format
+from forebay.buffer.write.formats import open_format, refuse_partition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,7 +79,7 @@ def evolve_schema(
 
     Raises:
         InvalidInput: the schema does not fit the present one. The message names the columns and both types.
-        Unsupported: there are bytes.
+        Unsupported: there are bytes, or it is a partition of a topic.
         NotFound: there is neither a buffer nor a topic.
     """
     store = open_store(url, storage_options)
@@ -88,6 +88,8 @@ def evolve_schema(
         raise Unsupported(f"{store.url} holds entries of bytes, which have no schema")
     newest, wanted = versions[-1].schema, check_schema(schema)
     changes = compare_schemas(newest, widen(newest, wanted))
+    if changes:
+        refuse_partition(store.url)
     if changes and not dry_run:
         found = open_buffer_or_topic(store, manifest_path, must_exist=True)
         if isinstance(found, Topic):

@@ -72,6 +72,8 @@ _ACCEPTED: Final = (
     "decimal128(9, 2), fixed_size_binary[16], list<string>, fixed_size_list<float>[3], map<string, int64> and "
     "struct<id: int64, tags: list<string>>"
 )
+_ITEM_NAMES: Final = {"item", "element"}
+"""What Arrow and Parquet call the items of a list. Types that differ only in this name are equal, so it is left out."""
 _MAX_DEPTH: Final = 100
 """Maximum depth of nested types. A deeper one is a mistake, and would exhaust the stack."""
 
@@ -133,6 +135,11 @@ def parse_fields(columns: Mapping[str, str]) -> pa.Schema:
             raise InvalidInput(f"column {name}: {error}") from None
         fields.append(pa.field(name, kind, nullable=nullable))
     return pa.schema(fields)
+
+
+def format_fields(schema: pa.Schema) -> dict[str, str]:
+    """Return the columns of a schema as name and type, from which `parse_fields` makes the schema again."""
+    return {field.name: f"{format_type(field.type)}{'' if field.nullable else ' not null'}" for field in schema}
 
 
 def read_schema_file(path: Path) -> pa.Schema:
@@ -404,7 +411,7 @@ def _format(kind: pa.DataType) -> str:
     for name, is_list in _IS_LIST.items():
         if is_list(kind):
             field = kind.value_field
-            item = _format_nullable(field) if field.name == "item" else _format_field(field)
+            item = _format_nullable(field) if field.name in _ITEM_NAMES else _format_field(field)
             return f"{name}<{item}>{f'[{kind.list_size}]' if name == 'fixed_size_list' else ''}"
     if pa.types.is_dictionary(kind):
         return f"dictionary<values={_format(kind.value_type)}, indices={kind.index_type}, ordered={kind.ordered:d}>"

@@ -52,7 +52,8 @@ def describe_topic(
     """
     topic = Topic(url, storage_options=storage_options, clock=clock)
     partitions = in_parallel(lambda partition: describe(partition, clock=clock), topic.stores())
-    return TopicStats(topic.url, topic.record.topic_id, tuple(partitions), dict(topic.record.groups))
+    record = topic.record
+    return TopicStats(topic.url, record.topic_id, tuple(partitions), dict(record.groups), record.schemas)
 
 
 def describe_all(
@@ -84,6 +85,12 @@ class Observer:
             NotFound: there is no such buffer.
         """
         return self._queue.look_through(self._describe, self._queue.read_existing())
+
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        """The ids of all versions of the buffer's schema as of the last look, oldest first; none for bytes."""
+        state = self._queue.last_seen()
+        return () if state is None else tuple(state.schemas)
 
     def newest(self, limit: int) -> list[BatchDescriptor]:
         """Return the newest batches as of the last look, oldest first, `limit` at most."""
@@ -130,6 +137,7 @@ class Observer:
             unnamed=self._describe_unnamed(state, now_ms),
             holds=_describe_holds(state, now_ms),
             lasting_writers=0 if head is None else head.lasting_writers,
+            schemas=tuple(state.schemas),
         )
 
     def _describe_groups(self, head: Head, now_ms: int) -> tuple[GroupStats, ...]:

@@ -75,6 +75,7 @@ def migrate(
     Raises:
         InvalidInput: `others_stopped` is not set, or it is a topic, whose partitions are of version 2 from the start.
         NotFound: there is no such buffer.
+        Unsupported: it is a typed buffer, which is of version 2 from the start.
     """
     grace = check_seconds(grace, "grace", zero=True)
     store = open_store(url, storage_options)
@@ -82,6 +83,11 @@ def migrate(
     state = buffer_or_topic(queue.read_existing, lambda: None)
     if state is None:
         raise InvalidInput(f"{store.url} is a topic: its partitions are of version 2 since they were made")
+    if state.schemas:
+        raise Unsupported(
+            f"{store.url} is a typed buffer: it holds rows of a schema, which only version 2 does, so it has been of "
+            "version 2 from the start and there is nothing to migrate"
+        )
     if isinstance(state, Head):
         return _report(state, migrated=False, segments_stored=0)
     if not others_stopped:  # guard: require confirmation that the others are stopped

@@ -101,6 +101,9 @@ class BufferStats:
     holds: tuple[HoldStats, ...]
     lasting_writers: int = 0
     """Producers with a lasting name whose last number is remembered."""
+    schemas: tuple[str, ...] = ()
+    """The ids of all versions of its schema, oldest first; empty in a buffer of bytes. An entry is a row if there are
+    any. `forebay.buffer.either.schemas.schema_versions` reads them."""
 
     @property
     def readers(self) -> tuple[GroupStats, ...]:
@@ -122,6 +125,9 @@ class TopicStats:
     partitions: tuple[BufferStats, ...]
     groups: Mapping[str, str]
     """By name, where each one started: `earliest`, `latest` or a time."""
+    schemas: tuple[str, ...] = ()
+    """The ids of all versions of its schema, oldest first; empty in a topic of bytes. Partitions follow with their next
+    append."""
 
 
 @dataclass(frozen=True, slots=True)

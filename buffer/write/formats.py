@@ -65,11 +65,7 @@ def open_format(
         return () if schema is not None else None
 
     def extend(before: History, after: History) -> History:
-        if is_partition(queue.store.url):
-            raise Unsupported(
-                f"{queue.store.url} is named like a partition of a topic, and gets its schema from the topic: create "
-                "the topic with a schema, and evolve that"
-            )
+        refuse_partition(queue.store.url)
 
         def change(head: Head) -> Head | None:
             # guard: extend only the history that the change was decided on
@@ -78,6 +74,15 @@ def open_format(
         return queue.change_head(change, lambda head: after[-1] in head.schemas).schemas
 
     return settle_format(Schemas(queue.store, clock=queue.clock), schema, read, extend, evolve=evolve, url=queue.url)
+
+
+def refuse_partition(url: str) -> None:
+    """Raise `Unsupported` if a URL is that of a topic's partition, whose schema changes only with the topic's."""
+    if is_partition(url):
+        raise Unsupported(
+            f"{url} is named like a partition of a topic, and gets its schema from the topic: create the topic with a "
+            "schema, and evolve that"
+        )
 
 
 def settle_format(
@@ -142,6 +147,6 @@ def _widen(newest: pa.Schema, wanted: pa.Schema, *, evolve: bool, url: str) -> p
         more = f", and {len(changes) - _SHOWN} more" if len(changes) > _SHOWN else ""
         raise InvalidInput(
             f"{url}: this schema differs from the buffer's: {'; '.join(changes[:_SHOWN])}{more}. To change the "
-            "buffer's schema for good, open the producer with evolve=True"
+            "buffer's schema for good, open the producer with evolve=True, or run `forebay schema evolve`"
         )
     return wider

@@ -14,7 +14,8 @@ from forebay.buffer.manifest import Queue
 from forebay.buffer.read.ahead import ReadAhead
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.topic import TopicConsumer
-from forebay.cli.output import format_option, write_entries, write_note
+from forebay.cli.entries import EntryWriter, format_option
+from forebay.cli.output import write_note
 from forebay.cli.target import Target, parse_place, takes_url
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ examples:
   forebay consume s3://lake/clicks --group etl                   what the group has not seen, then end
   forebay consume s3://lake/clicks --group etl --follow          and wait for more
   forebay consume s3://lake/clicks --group new --from latest --format json
+  forebay consume s3://lake/rows --group etl --format table      rows of a typed buffer; else as JSON
 
 A batch is acknowledged once it is printed. That is stored within a second, and at the end. Opening the reader takes it
 from the one that has it: `tail` only looks."""
@@ -61,9 +63,10 @@ def consume(
     """Print what comes next for a reader of a buffer or topic, and acknowledge it."""
     if start is not None and group is None:
         raise InvalidInput("--from says where a new group starts: name it with --group")
+    writer = EntryWriter(as_format)
     with _open_consumer(target, group, start, max_batches) as consumer:
         for batch, ack in islice(_follow(consumer, wait=follow), max_batches):
-            write_entries(batch, as_format)
+            writer.write(batch)
             ack()
 
 
@@ -95,7 +98,8 @@ def _open_consumer(
 \b
 examples:
   forebay tail s3://lake/clicks
-  forebay tail s3://lake/clicks -n 100 --follow --format json | jq .value"""
+  forebay tail s3://lake/clicks -n 100 --follow --format json | jq .value
+  forebay tail s3://lake/rows --format table                 rows of a typed buffer; else as JSON"""
 )
 @takes_url
 @format_option
@@ -105,13 +109,14 @@ examples:
 @click.option("--follow", "-f", is_flag=True, help="Print what is appended from now on too, until interrupted.")
 def tail(target: Target, *, as_format: str, entries: int, follow: bool) -> None:
     """Print the newest entries of a buffer or topic. Claims nothing, acknowledges nothing, changes nothing."""
+    writer = EntryWriter(as_format)
     tails = [_Tail(store, target.manifest_path) for store in target.buffers()]
     for found in tails:
-        found.write_newest(entries, as_format)
+        found.write_newest(entries, writer)
     while follow:
         target.clock.sleep(_POLL_SECONDS)
         for found in tails:
-            found.write_more(as_format)
+            found.write_more(writer)
 
 
 class _Tail:
@@ -122,7 +127,7 @@ class _Tail:
         self._fetch = FetchHandle(store).fetch
         self._next = 0
 
-    def write_newest(self, wanted: int, as_format: str) -> None:
+    def write_newest(self, wanted: int, writer: EntryWriter) -> None:
         state = self._queue.read_existing()
         end = self._next = state.next_sequence
         newest: list[tuple[Batch, int]] = []
@@ -136,14 +141,14 @@ class _Tail:
                     break
             end = first
         for batch, skipped in reversed(newest):
-            write_entries(batch, as_format, skipped)
+            writer.write(batch, skipped)
 
-    def write_more(self, as_format: str) -> None:
+    def write_more(self, writer: EntryWriter) -> None:
         state = self._queue.read()
         if self._next < state.first_sequence:
             missed = state.first_sequence - self._next
             write_note(f"{self._queue.url}: {missed} batches were trimmed before they could be printed")
             self._next = state.first_sequence
         for descriptor in self._queue.descriptors(self._next, _LOOK_BACK, state=state):
-            write_entries(self._fetch(descriptor), as_format)
+            writer.write(self._fetch(descriptor))
             self._next = descriptor.sequence + 1

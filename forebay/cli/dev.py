@@ -81,6 +81,7 @@ def _explain(url: str, options: dict[str, Any]) -> None:
         "AWS_ALLOW_HTTP": "true",  # for obstore and Delta Lake
     }
     exports = "\n".join(f"  export {name}={value}" for name, value in environment.items())
+    rows = url.replace("/sample", "/rows")
     for_spark = "\n".join(f'  .option("storage.{name}", "{value}")' for name, value in options.items())
     write_line(f"""\
 S3 server   {options["endpoint_url"]}, for this machine only
@@ -99,5 +100,8 @@ Then try:
   forebay tail {url} --follow
   forebay stat {url}
   forebay ui {url}
+The same events as rows of a schema, in a typed buffer:
+  forebay tail {url} -n 1000 | forebay produce {rows} --infer
+  forebay tail {rows} --format table
 
 Ctrl-C ends the server and deletes everything in it.""")

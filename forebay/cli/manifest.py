@@ -7,11 +7,14 @@ from typing import Any
 import click
 import msgspec
 
-from forebay.buffer.base.errors import NotFound
+from forebay.buffer.base.errors import Corrupt, NotFound
+from forebay.buffer.format.type_names import format_fields
 from forebay.buffer.manifest import Head, Queue
+from forebay.buffer.manifest.schemas import Schemas
 from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.read.fetch import FetchHandle
-from forebay.cli.output import format_option, write_entries, write_line
+from forebay.cli.entries import EntryWriter, format_option
+from forebay.cli.output import write_line
 from forebay.cli.target import Target, takes_url
 
 
@@ -20,7 +23,8 @@ from forebay.cli.target import Target, takes_url
 \b
 examples:
   forebay manifest dump s3://lake/clicks | jq .head.groups
-  forebay manifest dump s3://lake/clicks --first 1200 | jq -c .batches[]"""
+  forebay manifest dump s3://lake/clicks --first 1200 | jq -c .batches[]
+  forebay manifest dump s3://lake/clicks | jq .schemas"""
 )
 def manifest() -> None:
     """Look into a manifest."""
@@ -32,7 +36,8 @@ def manifest() -> None:
 def dump(target: Target, *, first: int | None) -> None:
     """Write a manifest of either version as one JSON object, its batches included, also those in sealed segments.
 
-    Writers are counted, not named, and payloads of metadata are base64.
+    Writers are counted, not named, and payloads of metadata are base64. For a typed buffer, the columns of each version
+    of the schema are shown, and each batch has the ids of the version it was written in and of the newest one.
     """
     queue = Queue(target.one_buffer(), target.manifest_path)
     state = queue.read_existing()
@@ -44,6 +49,9 @@ def dump(target: Target, *, first: int | None) -> None:
         del shown["head"]["tail"]  # they are among the batches
     else:
         shown["epoch"] = state.epoch
+    if state.schemas:
+        schemas = Schemas(queue.store, clock=target.clock)
+        shown["schemas"] = [_show_schema(schemas, number, each) for number, each in enumerate(state.schemas)]
     shown |= {"first_sequence": state.first_sequence, "next_sequence": state.next_sequence, "batches": listed}
     write_line(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode())
 
@@ -53,7 +61,8 @@ def dump(target: Target, *, first: int | None) -> None:
 \b
 examples:
   forebay batch cat s3://lake/clicks 1200
-  forebay batch cat s3://lake/clicks data/01J0000000000000000000000A.batch --format json"""
+  forebay batch cat s3://lake/clicks data/01J0000000000000000000000A.batch --format json
+  forebay batch cat s3://lake/rows 0 --format table"""
 )
 def batch() -> None:
     """Look into a batch."""
@@ -64,7 +73,7 @@ def batch() -> None:
 @click.argument("which", metavar="SEQUENCE|LOCATION")
 @format_option
 def cat(target: Target, *, which: str, as_format: str) -> None:
-    """Print the entries of one batch that the manifest lists."""
+    """Print the entries or rows of one batch that the manifest lists."""
     store = target.one_buffer()
     queue = Queue(store, target.manifest_path)
     if which.isdecimal():
@@ -76,7 +85,16 @@ def cat(target: Target, *, which: str, as_format: str) -> None:
         found = [descriptor for descriptor in listed if descriptor.location == location]
     if not found:
         raise NotFound(f"{queue.url} lists no batch {which}: `forebay manifest dump` shows which there are")
-    write_entries(FetchHandle(store).fetch(found[0]), as_format)
+    EntryWriter(as_format).write(FetchHandle(store).fetch(found[0]))
+
+
+def _show_schema(schemas: Schemas, version: int, schema_id: str) -> dict[str, Any]:
+    """A version of the schema, or what is wrong with its object: the manifest can be shown all the same."""
+    shown: dict[str, Any] = {"version": version, "id": schema_id}
+    try:
+        return {**shown, "columns": format_fields(schemas.load(schema_id))}
+    except Corrupt as error:
+        return {**shown, "error": str(error)}
 
 
 def _named(value: Any) -> Any:

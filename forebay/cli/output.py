@@ -1,4 +1,4 @@
-"""How commands write: lines, JSON, tables, sizes, entries and one-line errors.
+"""How commands write: lines, JSON, tables, sizes and one-line errors.
 
 Data from a store may contain control characters, which can take over a terminal. So they are escaped on a terminal, and
 always in errors and log lines. Pipes and files get the data unchanged.
@@ -13,34 +13,18 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from forebay.buffer.base.errors import Denied, ForebayError, Unavailable, Unsupported
+from forebay.buffer.base.errors import Denied, ForebayError, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
-
     from forebay.buffer.base.process import Process
-    from forebay.buffer.read.fetch import Batch
 
 _HINTS: dict[type[ForebayError], str] = {
     Denied: "check the credentials: --option key=… --option secret=…, or the environment",
     Unavailable: "check the network, and --option endpoint_url=… if the store is not at its usual place",
 }
 
-format_option = click.option(
-    "--format",
-    "as_format",
-    type=click.Choice(["lines", "json", "hex"]),
-    default="lines",
-    show_default=True,
-    help="lines: bytes as they are, rows as JSON; json: one object per entry, with its place, time and metadata; hex.",
-)
-
-
-_ROWS_AT_ONCE = 4096
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Every control character but tab and newline: C0, DEL and C1."""
 
@@ -98,49 +82,6 @@ def write_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         cells = zip(row, widths, numeric, strict=True)
         line = "  ".join(text.rjust(width) if right else text.ljust(width) for text, width, right in cells)
         write_line(line.rstrip())
-
-
-def write_entries(batch: Batch, as_format: str, first: int = 0) -> None:
-    """Write the entries of a batch from one on, and hand them on before this returns."""
-    out = sys.stdout.buffer
-    if batch.schema is not None:
-        if as_format == "hex":
-            raise Unsupported(f"batch {batch.location} holds rows of a schema, which have no bytes to show: use lines")
-        rows = batch.table if as_format == "lines" else batch.records()
-        _write_rows(rows.slice(first))
-    elif as_format == "lines":
-        entries = batch.entries[first:]
-        if sys.stdout.isatty():
-            entries = [escape(entry).encode() for entry in entries]
-        out.write(b"\n".join(entries) + b"\n" if entries else b"")
-    elif as_format == "hex":
-        out.write("".join(f"{entry.hex()}\n" for entry in batch.entries[first:]).encode())
-    else:
-        _write_rows(batch.records().slice(first))
-    out.flush()
-
-
-def _write_rows(rows: pa.Table) -> None:
-    """Write rows as JSON, one a line."""
-    for start in range(0, rows.num_rows, _ROWS_AT_ONCE):
-        for row in rows.slice(start, _ROWS_AT_ONCE).to_pylist():
-            line = json.dumps(_as_text(row), default=_as_json)
-            sys.stdout.buffer.write((escape(line) if sys.stdout.isatty() else line).encode() + b"\n")
-
-
-def _as_json(value: Any) -> str:
-    """A nested value that JSON does not know, as text."""
-    if isinstance(value, bytes):
-        return value.decode(errors="backslashreplace")
-    return str(value.isoformat() if hasattr(value, "isoformat") else value)
-
-
-def _as_text(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as JSON can hold it: bytes as text, or in base64 under a name that says so."""
-    shown: dict[str, Any] = {}
-    for name, value in row.items():
-        shown |= as_json_value(name, value)
-    return shown
 
 
 def as_json_value(name: str, value: Any) -> dict[str, Any]:

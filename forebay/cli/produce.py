@@ -1,31 +1,44 @@
-"""`forebay produce`: lines of a file or of standard input as entries."""
+"""`forebay produce`: lines of a file or of standard input as entries, or as rows of a schema."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from forebay.buffer.base.errors import ForebayError, InvalidInput
+from forebay.buffer.base.errors import ForebayError, InvalidInput, NotFound
 from forebay.buffer.either.dispatch import is_topic
+from forebay.buffer.either.schemas import schema_versions
 from forebay.buffer.format.batch import MAX_ENTRY_BYTES
+from forebay.buffer.format.rows import RowConverter
+from forebay.buffer.format.type_names import format_fields
 from forebay.buffer.manifest.state import OPENDATA_MANIFEST_PATH
 from forebay.buffer.producer import Producer
 from forebay.buffer.topic import TopicProducer
+from forebay.cli.infer import infer_schema
 from forebay.cli.output import count, size, write_json, write_note
-from forebay.cli.target import Target, json_option, takes_url
+from forebay.cli.target import Target, json_option, schema_option, takes_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    import pyarrow as pa
+
+    from forebay.buffer.base.clock import Clock
     from forebay.buffer.coordinator import WriteHandle
 
 _READ_BYTES: Final = 1 << 20
 _PROGRESS_SECONDS: Final = 1.0
+_SAMPLE_LINES: Final = 1000
+"""Maximum number of lines from which a schema is inferred."""
+_SAMPLE_BYTES: Final = 1 << 20
+"""Maximum size of these lines; one line is read in any case."""
 
 
 @click.command(
@@ -35,6 +48,12 @@ examples:
   forebay produce s3://lake/clicks events.jsonl
   tail -F app.log | forebay produce s3://lake/logs --metadata host=web-1
   my-program | forebay produce s3://lake/frames --length-prefixed
+  forebay produce s3://lake/rows events.jsonl --infer
+  forebay produce s3://lake/rows events.jsonl --schema clicks.toml
+
+A typed buffer holds rows of a schema: each line is a JSON object that fits it. --schema or --infer makes a typed buffer
+where there is none; one that is there needs neither. A schema file in TOML has a line for each column, such as
+user = "int64 not null". The command ends at the first line that does not fit, and those before it are stored.
 
 It ends when everything is durable, or at the first batch that cannot be stored. Ctrl-C and SIGTERM store what was read
 so far. Exit status: 0 all is durable, 2 some of it is not, 130 interrupted."""
@@ -42,6 +61,13 @@ so far. Exit status: 0 all is durable, 2 some of it is not, 130 interrupted."""
 @takes_url
 @json_option
 @click.argument("file", type=click.File("rb"), default="-")
+@schema_option("Columns of the rows, to make a typed buffer or to check them against one.")
+@click.option(
+    "--infer",
+    is_flag=True,
+    help=f"Choose the schema of a new typed buffer from the first {_SAMPLE_LINES} lines or the first MiB of the input, "
+    "and print it. Nothing is written before that much was read, or the input ends.",
+)
 @click.option(
     "--length-prefixed", is_flag=True, help="Entries are bytes after a 4-byte little-endian length, instead of lines."
 )
@@ -49,10 +75,8 @@ so far. Exit status: 0 all is durable, 2 some of it is not, 130 interrupted."""
 @click.option(
     "--flush-interval",
     type=float,
-    default=0.1,
-    show_default=True,
     metavar="SECONDS",
-    help="Maximum time between flushes.",
+    help="Maximum time between flushes; by default 0.1, and 1 in a typed buffer.",
 )
 @click.option(
     "--profile",
@@ -67,44 +91,138 @@ def produce(
     *,
     as_json: bool,
     file: BinaryIO,
+    schema: pa.Schema | None,
+    infer: bool,
     length_prefixed: bool,
     metadata: str,
-    flush_interval: float,
+    flush_interval: float | None,
     profile: str,
 ) -> None:
-    """Write the lines of FILE, or of standard input, to a buffer or topic: an entry each."""
-    clock = target.clock
-    producer = _open_producer(target, flush_interval, profile)
-    entries = sent = 0
-    refused = _Refused()
-    shows_progress = sys.stderr.isatty()
-    shown_at = began = clock.monotonic()
-    interrupted: KeyboardInterrupt | None = None
+    """Write the lines of FILE, or of standard input, to a buffer or topic: an entry or a row each."""
+    if infer and schema is not None:
+        raise InvalidInput("--schema names the columns, and --infer chooses them: give one of the two")
+    source = _Input(read_frames(file) if length_prefixed else read_lines(file))
+    noun = "entry" if length_prefixed else "line"
+    sample = source.sample() if infer and not _has_schema(target) else None
+    if sample is not None:
+        schema = infer_schema(sample, noun)
+    producer = _open_producer(target, flush_interval, profile, schema)
+    if sample is not None and schema is not None:
+        _show_inferred(schema, f"{count(len(sample))} {noun}s")
+    lines = _Lines(producer.schema, noun)
+    progress, refused = _Progress(target.clock), _Refused()
     with refused, producer:
         try:
-            for block in read_frames(file) if length_prefixed else read_lines(file):
-                handle = producer.produce(block, metadata=os.fsencode(metadata))
-                handle.add_done_callback(partial(refused.note, entries=len(block)))
-                entries += len(block)
-                sent += sum(map(len, block))
-                if refused.error is not None:
+            for block in source:
+                call = lines.convert(block)
+                if len(call):
+                    handle = producer.produce(call, metadata=os.fsencode(metadata))
+                    handle.add_done_callback(partial(refused.note, entries=len(call)))
+                progress.add(len(call), sum(map(len, block[: len(call)])))
+                if refused.error is not None or lines.misfit is not None:
                     break
-                now = clock.monotonic()
-                if shows_progress and now - shown_at >= _PROGRESS_SECONDS:
-                    shown_at = now
-                    rate = sent / (now - began) / 1e6
-                    click.echo(f"\r{count(entries)} entries, {size(sent)}, {rate:.1f} MB/s \033[K", nl=False, err=True)
         except KeyboardInterrupt as error:
-            interrupted = error
-    if shows_progress:
-        click.echo("\r\033[K", nl=False, err=True)
-    seconds = clock.monotonic() - began
+            source.interrupted = error
+    _report(producer, progress, as_json=as_json)
+    for trouble in (lines.misfit, source.interrupted):
+        if trouble is not None:
+            raise trouble
+
+
+def _report(producer: Producer | TopicProducer, progress: _Progress, *, as_json: bool) -> None:
+    seconds = progress.end()
     if as_json:
-        write_json({"url": producer.url, "entries": entries, "bytes": sent, "seconds": seconds})
+        told = {"url": producer.url, "entries": progress.entries, "bytes": progress.sent, "seconds": seconds}
+        write_json(told if producer.schema is None else {**told, "schema": format_fields(producer.schema)})
     else:
-        write_note(f"{producer.url}: {count(entries)} entries ({size(sent)}) are durable, after {seconds:.1f} s")
-    if interrupted is not None:
-        raise interrupted
+        written = f"{count(progress.entries)} {'entries' if producer.schema is None else 'rows'}"
+        write_note(f"{producer.url}: {written} ({size(progress.sent)}) are durable, after {seconds:.1f} s")
+
+
+class _Progress:
+    """How much was written, shown on a terminal while it goes on."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.entries = self.sent = 0
+        self._clock = clock
+        self._is_shown = sys.stderr.isatty()
+        self._shown_at = self._began = clock.monotonic()
+
+    def add(self, entries: int, sent: int) -> None:
+        """Count entries and their bytes."""
+        self.entries += entries
+        self.sent += sent
+        now = self._clock.monotonic()
+        if self._is_shown and now - self._shown_at >= _PROGRESS_SECONDS:
+            self._shown_at = now
+            rate = self.sent / (now - self._began) / 1e6
+            done = f"{count(self.entries)} entries, {size(self.sent)}, {rate:.1f} MB/s"
+            click.echo(f"\r{done} \033[K", nl=False, err=True)
+
+    def end(self) -> float:
+        """Return how many seconds it took."""
+        if self._is_shown:
+            click.echo("\r\033[K", nl=False, err=True)
+        return self._clock.monotonic() - self._began
+
+
+class _Input:
+    """What there is to write, in blocks, until the input ends or the command is interrupted."""
+
+    def __init__(self, blocks: Iterator[list[bytes]]) -> None:
+        self._blocks = blocks
+        self.interrupted: KeyboardInterrupt | None = None
+
+    def __iter__(self) -> Iterator[list[bytes]]:
+        try:
+            for block in self._blocks:  # noqa: UP028 - `yield from` would close them with this generator
+                yield block
+        except KeyboardInterrupt as error:
+            self.interrupted = error
+
+    def sample(self) -> list[bytes]:
+        """Return the first lines, which will be written as well."""
+        held: list[list[bytes]] = []
+        lines = size = 0
+        for block in self:
+            held.append(block)
+            lines += len(block)
+            size += sum(map(len, block))
+            if lines >= _SAMPLE_LINES or size >= _SAMPLE_BYTES:
+                break
+        if not held and self.interrupted is not None:
+            raise self.interrupted
+        self._blocks = chain(held, self._blocks)
+        return _within(_SAMPLE_BYTES, islice(chain.from_iterable(held), _SAMPLE_LINES))
+
+
+class _Lines:
+    """Makes calls of lines: entries as they are, or rows, up to the first one that does not fit the schema."""
+
+    def __init__(self, schema: pa.Schema | None, noun: str) -> None:
+        self._converter = None if schema is None else RowConverter(schema)
+        self._noun = noun
+        self._converted = 0
+        self.misfit: InvalidInput | None = None
+        """What is wrong with the first line that does not fit."""
+
+    def convert(self, lines: list[bytes]) -> list[bytes] | pa.Table:
+        """Return the call."""
+        if self._converter is None:
+            return lines
+        converted = self._converter.convert(lines)
+        if not converted.failures:
+            self._converted += len(lines)
+            return converted.table
+        at = min(converted.failures)
+        before = self._converted + at
+        said = str(converted.failures[at]).removeprefix("row 0, ")  # each line is a call of one row
+        what = f"{self._noun} {before + 1}"
+        self.misfit = InvalidInput(
+            f"{what}, {said}. Everything before it is durable; it and everything after it was not written: mend it, "
+            f"and continue with {what}"
+        )
+        return converted.table.slice(0, at)
 
 
 @dataclass(slots=True)
@@ -131,19 +249,50 @@ class _Refused:
             raise self.error
 
 
-def _open_producer(target: Target, flush_interval: float, profile: str) -> Producer | TopicProducer:
+def _open_producer(
+    target: Target, flush_interval: float | None, profile: str, schema: pa.Schema | None
+) -> Producer | TopicProducer:
     store = target.open()
     manifest_path, data_prefix = target.given_paths
     default = OPENDATA_MANIFEST_PATH if profile == "opendata" else "manifest"
     if is_topic(store, default if manifest_path is None else manifest_path):
-        return TopicProducer(store, flush_interval=flush_interval)
+        return TopicProducer(store, schema=schema, flush_interval=flush_interval)
     return Producer(
         store,
+        schema=schema,
         profile="opendata" if profile == "opendata" else "native",
         manifest_path=manifest_path,
         data_prefix=data_prefix,
         flush_interval=flush_interval,
     )
+
+
+def _has_schema(target: Target) -> bool:
+    try:
+        versions = schema_versions(target.open(), manifest_path=target.manifest_path)
+    except NotFound:
+        return False
+    if versions:
+        write_note(f"{target.url} has a schema, which is used; nothing is inferred")
+    return bool(versions)
+
+
+def _show_inferred(schema: pa.Schema, sample: str) -> None:
+    """Print a schema as a file for `--schema` would have it."""
+    write_note(f"# schema, inferred from {sample} of the input")
+    for name, kind in format_fields(schema).items():
+        write_note(f"{json.dumps(name, ensure_ascii=False)} = {json.dumps(kind, ensure_ascii=False)}")
+
+
+def _within(most_bytes: int, lines: Iterable[bytes]) -> list[bytes]:
+    """The first lines, as far as they have so many bytes together; one in any case."""
+    taken: list[bytes] = []
+    for line in lines:
+        most_bytes -= len(line)
+        if taken and most_bytes < 0:
+            break
+        taken.append(line)
+    return taken
 
 
 def _read_blocks(file: BinaryIO) -> Iterator[bytes]:

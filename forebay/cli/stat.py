@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.errors import ForebayError, NotFound, Unavailable
+from forebay.buffer.either.schemas import schema_versions
+from forebay.buffer.format.type_names import format_fields
 from forebay.buffer.inspect.describe import describe_all
 from forebay.buffer.inspect.stats import BufferStats, total
 from forebay.buffer.store.folder import FolderStore
 from forebay.cli.output import age, consumer, count, size, write_error, write_json, write_line, write_table
+from forebay.cli.schema import describe_version
 from forebay.cli.target import Target, json_option, takes_url
 
 if TYPE_CHECKING:
+    from forebay.buffer.either.schemas import SchemaVersion
     from forebay.buffer.inspect.stats import Total
     from forebay.buffer.store import ObjectStore
 
+_SHOWN_COLUMNS: Final = 8
 _AFTER_SLASH: Final = chr(ord("/") + 1)
 """Sorts after everything in a folder."""
 
@@ -35,16 +40,19 @@ examples:
 @json_option
 @click.option("--every", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Again and again.")
 def stat(target: Target, *, as_json: bool, every: float | None) -> None:
-    """Show the depth, bytes, rate and age of a buffer or topic, and the lag of every reader. Changes nothing."""
+    """Show schema, depth, bytes, rate and age of a buffer or topic, and the lag of every reader. Changes nothing."""
     if every is not None:
         check_seconds(every, "--every")
     while True:
-        parts = describe_all(target.open(), manifest_path=target.manifest_path, clock=target.clock)
+        store = target.open()
+        parts = describe_all(store, manifest_path=target.manifest_path, clock=target.clock)
+        versions = _read_schemas(store, target.manifest_path, parts)
         if as_json:
             for part in parts:
-                write_json(part.as_json())
+                # A partition may be some versions behind its topic.
+                write_json({**part.as_json(), "schema": _describe_newest(versions[: len(part.schemas)])})
         else:
-            _write(target.url, parts)
+            _write(target.url, parts, versions)
         if every is None:
             return
         target.clock.sleep(every)
@@ -60,7 +68,7 @@ examples:
 @takes_url
 @json_option
 def ls(target: Target, *, as_json: bool) -> int:
-    """List the buffers and topics at or below a folder, with their depth, bytes, lag and age.
+    """List the buffers and topics at or below a folder, with their depth, bytes, lag, age and schema.
 
     Exit status: 0 all could be read, 1 some could not, 2 nothing is there.
     """
@@ -70,18 +78,20 @@ def ls(target: Target, *, as_json: bool) -> int:
         place = FolderStore(store, folder) if folder else store
         try:
             parts = describe_all(place, manifest_path=target.manifest_path, clock=target.clock)
+            versions = _read_schemas(place, target.manifest_path, parts)
         except ForebayError as error:
             write_error(error)
             failures += 1
             continue
         found = total(parts)
         if as_json:
-            write_json({"url": place.url, "partitions": len(parts), **found.as_json()})
-        rows.append(_row(folder or ".", parts, found))
+            shown = {"url": place.url, "partitions": len(parts), **found.as_json()}
+            write_json({**shown, "schema": _describe_newest(versions)})
+        rows.append((*_row(folder or ".", parts, found), _schema_in_short(versions)))
     if not rows and not failures:
         raise NotFound(f"there is no buffer and no topic at or below {store.url}: check the URL")
     if rows and not as_json:
-        write_table(("name", "kind", "batches", "entries", "bytes", "lag", "oldest", "groups"), rows)
+        write_table(("name", "kind", "batches", "entries", "bytes", "lag", "oldest", "groups", "schema"), rows)
     return 1 if failures else 0
 
 
@@ -122,6 +132,19 @@ def _exists(store: ObjectStore, key: str) -> bool:
     return any(info.key == key for info in islice(store.list(key), 1))
 
 
+def _read_schemas(store: ObjectStore, manifest_path: str, parts: list[BufferStats]) -> list[SchemaVersion]:
+    """The versions of the schema; for bytes none, and nothing is read."""
+    return schema_versions(store, manifest_path=manifest_path) if any(part.schemas for part in parts) else []
+
+
+def _describe_newest(versions: list[SchemaVersion]) -> dict[str, Any] | None:
+    return describe_version(versions[-1]) if versions else None
+
+
+def _schema_in_short(versions: list[SchemaVersion]) -> str:
+    return f"version {versions[-1].number}, {len(versions[-1].schema)} columns" if versions else "-"
+
+
 def _row(name: str, parts: list[BufferStats], found: Total) -> tuple[str, ...]:
     kind = f"topic of {len(parts)}" if len(parts) > 1 else "buffer"
     lag = max((group.lag_batches for group in found.groups), default=None)
@@ -129,15 +152,19 @@ def _row(name: str, parts: list[BufferStats], found: Total) -> tuple[str, ...]:
     return name, kind, count(found.batches), *sizes, count(lag), age(found.age_seconds), str(len(found.groups))
 
 
-def _write(url: str, parts: list[BufferStats]) -> None:
+def _write(url: str, parts: list[BufferStats], versions: list[SchemaVersion]) -> None:
     found = total(parts)
     kind = f"topic of {len(parts)} partitions" if len(parts) > 1 else f"buffer, manifest version {parts[0].version}"
     write_line(f"{url}: {kind}")
-    write_line(
-        f"  depth     {count(found.batches)} batches, {count(found.entries)} entries, {size(found.stored_bytes)}"
-    )
+    unit = "rows" if versions else "entries"
+    if versions:
+        columns = [f"{name} {kind}" for name, kind in format_fields(versions[-1].schema).items()]
+        more = f", and {len(columns) - _SHOWN_COLUMNS} more: forebay schema show {url}"
+        shown = ", ".join(columns[:_SHOWN_COLUMNS]) + more * (len(columns) > _SHOWN_COLUMNS)
+        write_line(f"  schema    {_schema_in_short(versions)}: {shown}")
+    write_line(f"  depth     {count(found.batches)} batches, {count(found.entries)} {unit}, {size(found.stored_bytes)}")
     if found.entries_per_second is not None:
-        rate = f"{count(found.entries_per_second)} entries/s, {size(found.bytes_per_second)}/s stored, over a minute"
+        rate = f"{count(found.entries_per_second)} {unit}/s, {size(found.bytes_per_second)}/s stored, over a minute"
         write_line(f"  rate      {rate}")
     write_line(f"  oldest    {age(found.age_seconds)}")
     if len(parts) == 1 and parts[0].batches:
@@ -163,4 +190,4 @@ def _write(url: str, parts: list[BufferStats]) -> None:
             for group in found.groups
         ]
         write_line("")
-        write_table(("group", "acked", "behind", "entries", "bytes", "oldest", "consumer"), rows)
+        write_table(("group", "acked", "behind", unit, "bytes", "oldest", "consumer"), rows)

@@ -15,11 +15,15 @@ from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.either.dispatch import buffers_at, is_topic
 from forebay.buffer.eventlog import AuditTrail, open_event_log
+from forebay.buffer.format.schema import check_schema
+from forebay.buffer.format.type_names import read_schema_file
 from forebay.buffer.store import open_store
 from forebay.buffer.store.urls import parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    import pyarrow as pa
 
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.eventlog import EventLog
@@ -146,6 +150,29 @@ events_option = click.option(
     envvar="FOREBAY_EVENT_LOG",
     help="Event log that records what was done, such as sqlite:///var/events.db.",
 )
+
+
+def _read_schema(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> pa.Schema | None:
+    if path is None:
+        return None
+    schema = read_schema_file(path)
+    try:
+        return check_schema(schema)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from error
+
+
+def schema_option(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """An option that names a schema file; the command gets the schema, or None."""
+    return click.option(
+        "--schema",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        callback=_read_schema,
+        metavar="FILE",
+        help=f"{what} FILE ends with .toml or .json and has names and types, or with .parquet or .arrow and has rows "
+        "of these columns.",
+    )
+
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, one object per line.")
 

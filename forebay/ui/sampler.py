@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from forebay.buffer.base.errors import Corrupt, Denied, ForebayError, NotFound, Unavailable
 from forebay.buffer.base.waiting import wait_for
+from forebay.buffer.format.type_names import format_fields
 from forebay.buffer.inspect.stats import total
 from forebay.ui.rates import Meter, Rates
 
@@ -26,6 +27,8 @@ KEPT_POINTS: Final = 900
 KEPT_READERS: Final = 8
 """Readers that a point tells of, those furthest behind: as many as the page has colours for."""
 NEWEST_BATCHES: Final = 12
+SHOWN_COLUMNS: Final = 100
+"""Columns of a typed buffer that viewers are told of: they get them with every look."""
 _PATIENCE_SECONDS: Final = 15.0
 """A look that takes longer than that is shown as one that does not come back."""
 
@@ -141,6 +144,7 @@ class Sampler:
             "in": rates.taken_in,
             "writes_per_second": rates.writes,
             "parts": [_show_part(part) for part in parts],
+            "schema": _show_schema(self._subject),
             "newest": [_show_batch(found) for found in self._subject.newest(NEWEST_BATCHES)],
             "trail": _look_beside(self._trail),
             "dead_letters": _look_beside(self._letters),
@@ -161,6 +165,19 @@ def _look_beside(beside: Trail | Letters | None) -> dict[str, Any] | None:
         return beside.look()
     except ForebayError as error:
         return {"url": beside.url, "error": _explain(error)}
+
+
+def _show_schema(subject: Subject) -> dict[str, Any] | None:
+    """The newest schema of a typed buffer, or why it cannot be shown; None for bytes."""
+    try:
+        found = subject.schema()
+    except ForebayError as error:
+        return {"error": _explain(error)}
+    if found is None:
+        return None
+    number, schema = found
+    columns = list(format_fields(schema).items())
+    return {"version": number, "count": len(columns), "columns": columns[:SHOWN_COLUMNS]}
 
 
 def _point(now_ms: int, summed: Total, rates: Rates) -> dict[str, Any]:

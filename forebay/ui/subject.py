@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 from forebay.buffer.base.errors import ForebayError
 from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.inspect.describe import Observer
+from forebay.buffer.manifest.schemas import Schemas
 from forebay.buffer.topic.topic import Topic, in_parallel
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.inspect.stats import BufferStats
@@ -44,6 +47,7 @@ class Subject:
         self._store = store
         self._clock = clock
         self._topic: Topic | None = None
+        self._schemas = Schemas(store, clock=clock)
         self._observers = [Observer(store, manifest_path=manifest_path, clock=clock)]
         self._last: dict[str, BufferStats] = {}
         self.url = store.url
@@ -73,6 +77,16 @@ class Subject:
         if self.is_topic:
             listed.sort(key=lambda found: found.batch.last_time_ms or 0)
         return listed[: -limit - 1 : -1]
+
+    def schema(self) -> tuple[int, pa.Schema] | None:
+        """Return the number and the columns of the newest version of the schema, as of the last look; None for bytes.
+
+        Raises:
+            Corrupt: the schema is damaged or missing.
+            StoreError: it could not be read.
+        """
+        ids = self._observers[0].schemas if self._topic is None else self._topic.record.schemas
+        return (len(ids) - 1, self._schemas.load(ids[-1])) if ids else None
 
     def _look_at_topic(self) -> list[Part]:
         if self._topic is None:

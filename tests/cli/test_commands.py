@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import forebay
@@ -39,19 +38,6 @@ def topic(tmp_path: Path) -> str:
     url = f"file://{tmp_path}/lake/topic"
     create_topic(url, 2)
     return url
-
-
-@pytest.fixture
-def shown(capsys: pytest.CaptureFixture[str]) -> Shown:
-    """Runs a command that has to succeed, and returns what it printed."""
-
-    def run(*arguments: str, status: int = 0) -> str:
-        found = main(list(arguments))
-        out, err = capsys.readouterr()
-        assert found == status, err
-        return out
-
-    return run
 
 
 def feed(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
@@ -332,9 +318,10 @@ def test_doctor_finds_a_store_that_does_what_is_needed(url: str, shown: Shown, m
     assert [check["what"] for check in checks] == ["versions", "obstore", "s3fs", "Java", "Spark"]
 
 
-def test_bench_measures_and_leaves_nothing(tmp_path: Path, shown: Shown) -> None:
+@pytest.mark.parametrize("kind", [[], ["--typed"]], ids=["bytes", "typed"])
+def test_bench_measures_and_leaves_nothing(kind: list[str], tmp_path: Path, shown: Shown) -> None:
     url = f"file://{tmp_path}/scratch"
-    lines = [json.loads(line) for line in shown("bench", url, "--mib", "8", "--json").splitlines()]
+    lines = [json.loads(line) for line in shown("bench", url, "--mib", "8", "--json", *kind).splitlines()]
     assert [found["what"] for found in lines][::2] == ["produce", "consume", "time to durable"]
     assert all(found["mb_per_second"] > 0 for found in lines[:-1])
     assert list(Path(url.removeprefix("file://")).iterdir()) == []
@@ -388,60 +375,3 @@ def test_storage_options_come_from_the_file_the_environment_and_the_command_line
         {"region": "file", "key": "environment", "secret": "environment"},
         {"region": "file", "key": "line"},
     ]
-
-
-# Typed buffers
-
-
-@pytest.fixture
-def typed(tmp_path: Path) -> str:
-    url = f"file://{tmp_path}/lake/typed"
-    schema = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.timestamp("us", "UTC"))])
-    with forebay.Producer(url, schema=schema) as producer:
-        producer.produce([b'{"id": 1, "at": "2026-01-31T12:00:00Z"}', b'{"id": 2}'], b"from=test")
-    return url
-
-
-def test_rows_are_shown_as_json(shown: Shown, typed: str) -> None:
-    expected = [{"id": 1, "at": "2026-01-31T12:00:00+00:00"}, {"id": 2, "at": None}]
-    for command in (("tail", typed), ("consume", typed, "--group", "etl"), ("batch", "cat", typed, "0")):
-        assert [json.loads(line) for line in shown(*command).splitlines()] == expected
-    (first, _) = shown("tail", typed, "--format", "json").splitlines()
-    assert json.loads(first).items() >= {"id": 1, "_index": 0, "_call_metadata": "from=test"}.items()
-
-
-def test_rows_cannot_be_shown_as_hex(shown: Shown, typed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tail", typed, "--format", "hex"]) != 0
-    assert "holds rows of a schema" in capsys.readouterr().err
-
-
-def test_lines_that_are_json_documents_go_into_a_typed_buffer(
-    shown: Shown, typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = tmp_path / "lines"
-    lines.write_text('{"id": 3}\n{"id": 4}\n')
-    shown("produce", typed, str(lines))
-    assert [json.loads(line)["id"] for line in shown("tail", typed).splitlines()] == [1, 2, 3, 4]
-    lines.write_text('{"id": "x"}\n')
-    assert main(["produce", typed, str(lines)]) != 0
-    assert "column id" in capsys.readouterr().err
-
-
-def test_schema_is_shown_and_evolved_only_when_asked_to(shown: Shown, typed: str) -> None:
-    assert shown("schema", "show", typed).splitlines()[1].split() == ["id", "int64"]
-    change = ("schema", "evolve", typed, "--column", "page", "string")
-    assert "column page: added, string" in shown(*change)
-    assert len(shown("schema", "show", typed, "--json").splitlines()) == 1
-    shown(*change, "--apply")
-    versions = [json.loads(line) for line in shown("schema", "show", typed, "--json").splitlines()]
-    assert list(versions[1]["columns"]) == ["id", "at", "page"]
-    assert "nothing to change" in shown(*change, "--apply")
-
-
-def test_schema_change_that_is_not_allowed_names_both_types(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["schema", "evolve", typed, "--column", "id", "string", "--apply"]) != 0
-    assert "int64 to string" in capsys.readouterr().err
-
-
-def test_buffer_of_bytes_has_no_schema_to_show(shown: Shown, url: str) -> None:
-    assert "have no schema" in shown("schema", "show", url)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from forebay import Producer, hold
@@ -53,7 +54,13 @@ def is_harmless(shown: bytes) -> bool:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["tail", "URL"], ["consume", "URL"], ["batch", "cat", "URL", "0"], ["tail", "URL", "--format", "json"]],
+    [
+        ["tail", "URL"],
+        ["consume", "URL"],
+        ["batch", "cat", "URL", "0"],
+        ["tail", "URL", "--format", "json"],
+        ["tail", "URL", "--format", "table"],
+    ],
     ids=" ".join,
 )
 def test_entries_are_shown_on_a_terminal_and_not_obeyed(
@@ -62,8 +69,21 @@ def test_entries_are_shown_on_a_terminal_and_not_obeyed(
     with terminal(monkeypatch) as written:
         assert main([url if part == "URL" else part for part in arguments]) == 0
     assert is_harmless(written[0])
-    if "json" not in arguments:
+    if "--format" not in arguments:
         assert SHOWN in written[0]
+
+
+@pytest.mark.parametrize("as_format", ["lines", "json", "table"])
+def test_rows_are_shown_on_a_terminal_and_not_obeyed(
+    as_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, evil = f"file://{tmp_path}/typed", "\x1b]0;owned\x07\u009b1m\x7f\rend\ttab\nline"
+    with Producer(url, schema=pa.schema([pa.field("evil\x7f", pa.string())])) as producer:
+        producer.produce({"evil\x7f": evil})
+    with terminal(monkeypatch) as written:
+        assert main(["tail", url, "--format", as_format]) == 0
+    assert is_harmless(written[0])
+    assert b"owned" in written[0]
 
 
 def test_entries_go_into_a_pipe_as_they_are(url: str, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

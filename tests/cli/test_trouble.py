@@ -43,6 +43,7 @@ READING = [
     ["migrate", "URL", "--others-stopped"],
     ["ls", "URL"],
     ["gc", "URL"],
+    ["schema", "show", "URL"],
 ]
 WRITING = [["produce", "URL", "/dev/null"], ["bench", "URL", "--mib", "8"]]
 

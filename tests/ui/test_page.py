@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from patience import PATIENCE
 from shown import OnePartitionDown, list_batches, read_batches
@@ -16,6 +17,7 @@ from forebay.buffer.either.holds import hold
 from forebay.buffer.eventlog import AuditTrail, open_event_log
 from forebay.buffer.format.model import Metadata, NewBatch
 from forebay.buffer.manifest import Head, Manifest, Queue
+from forebay.buffer.producer import Producer
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, create_topic
@@ -395,3 +397,24 @@ def test_writes_are_never_sent(browser: Browser, show: Show, store: MemoryStore)
     assert {found.key: bytes(store.get(found.key).data) for found in store.list()} == before
     assert Queue(store).read().epoch == 0
     assert browser.rows("#readers")[0][:2] == ["etl", "idle"]
+
+
+def test_typed_buffer_is_shown_with_its_schema_and_rows(browser: Browser, show: Show, store: MemoryStore) -> None:
+    schema = pa.schema([pa.field("user", pa.int64(), nullable=False), pa.field("<b>", pa.list_(pa.string()))])
+    with Producer(store, schema=schema) as producer:
+        producer.produce([{"user": 1}, {"user": 2}])
+    show(store)
+    browser.wait_for("live")
+    assert browser.rows("#schema") == [["user", "int64 not null"], ["<b>", "list<string>"]]
+    assert "version 0, 2 columns" in browser.text("#schema-title")
+    assert "2 rows" in browser.text("#tiles")
+    assert "Rows" in browser.text("#newest thead")
+    assert "ENTRIES" not in browser.text("main").upper()
+
+
+def test_buffer_of_bytes_has_no_schema_card(browser: Browser, show: Show, store: MemoryStore) -> None:
+    list_batches(store, 1, CLOCK)
+    show(store)
+    browser.wait_for("live")
+    assert browser.run("document.getElementById('schema-card').hidden") is True
+    assert "10 entries" in browser.text("#tiles")

@@ -9,15 +9,18 @@ from threading import Thread
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from shown import OnePartitionDown, list_batches, read_batches
 
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.either.holds import hold
+from forebay.buffer.either.schemas import evolve_schema
 from forebay.buffer.eventlog import AuditTrail, open_event_log
 from forebay.buffer.format.model import Metadata, NewBatch
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Manifest, Queue
+from forebay.buffer.producer import Producer
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.base import StoredObject
 from forebay.buffer.store.folder import FolderStore
@@ -27,7 +30,7 @@ from forebay.runtime.dead_letter import DeadLetter
 from forebay.testing import Fault, FaultyStore, ManualClock
 from forebay.ui.letters import Letters
 from forebay.ui.rates import WINDOW_SECONDS
-from forebay.ui.sampler import KEPT_POINTS, KEPT_READERS, NEWEST_BATCHES, Sampler
+from forebay.ui.sampler import KEPT_POINTS, KEPT_READERS, NEWEST_BATCHES, SHOWN_COLUMNS, Sampler
 from forebay.ui.subject import Subject
 from forebay.ui.trail import KEPT_EVENTS, LOOKED_BACK, READ_AT_ONCE, Trail
 
@@ -420,3 +423,48 @@ def test_look_that_raises_no_error_is_shown_like_one_and_the_next_goes_on(
     assert (shown["condition"], shown["error"]["kind"]) == ("broken", "SystemExit")
     exiting.is_exiting = False
     assert sampled(sampler)["condition"] == "live"
+
+
+# Typed buffers
+
+SCHEMA = pa.schema([pa.field("user", pa.int64(), nullable=False), pa.field("tags", pa.list_(pa.string()))])
+COLUMNS = [("user", "int64 not null"), ("tags", "list<string>")]
+
+
+def test_buffer_of_bytes_has_no_schema(store: MemoryStore, clock: ManualClock) -> None:
+    list_batches(store, 1, clock)
+    assert sampled(sampler_of(store, clock))["seen"]["schema"] is None
+
+
+def test_schema_of_a_typed_buffer_is_shown_and_followed(store: MemoryStore, clock: ManualClock) -> None:
+    Producer(store, schema=SCHEMA).close()
+    sampler = sampler_of(store, clock)
+    assert sampled(sampler)["seen"]["schema"] == {"version": 0, "count": 2, "columns": COLUMNS}
+    evolve_schema(store, pa.schema([*SCHEMA, pa.field("page", pa.string())]))
+    wider = {"version": 1, "count": 3, "columns": [*COLUMNS, ("page", "string")]}
+    assert sampled(sampler)["seen"]["schema"] == wider
+
+
+def test_schema_of_a_topic_is_that_of_its_record(store: MemoryStore, clock: ManualClock) -> None:
+    create_topic(store, 2, schema=SCHEMA)
+    sampler = sampler_of(store, clock)
+    assert sampled(sampler)["seen"]["schema"]["version"] == 0
+    evolve_schema(store, pa.schema([*SCHEMA, pa.field("page", pa.string())]))
+    seen = sampled(sampler)["seen"]
+    assert (seen["schema"]["version"], seen["schema"]["count"]) == (1, 3)
+    assert {len(part["stats"]["schemas"]) for part in seen["parts"]} == {1}, "partitions follow with their next append"
+
+
+def test_columns_beyond_the_first_are_only_counted(store: MemoryStore, clock: ManualClock) -> None:
+    many = pa.schema([pa.field(f"c{number}", pa.int64()) for number in range(SHOWN_COLUMNS + 5)])
+    Producer(store, schema=many).close()
+    shown = sampled(sampler_of(store, clock))["seen"]["schema"]
+    assert (shown["count"], len(shown["columns"])) == (SHOWN_COLUMNS + 5, SHOWN_COLUMNS)
+
+
+def test_schema_that_is_missing_is_told_beside_what_can_be_seen(store: MemoryStore, clock: ManualClock) -> None:
+    Producer(store, schema=SCHEMA).close()
+    store.delete([info.key for info in store.list("schemas/")])
+    state = sampled(sampler_of(store, clock))
+    assert (state["condition"], state["seen"]["total"]["batches"]) == ("live", 0)
+    assert state["seen"]["schema"]["error"]["kind"] == "Corrupt"

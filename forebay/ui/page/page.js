@@ -59,13 +59,17 @@ function measure(seen) {
   return told.every((value) => value !== null && value !== undefined) ? 1 : 0;
 }
 
+/** An entry of a typed buffer is a row. */
+const unitOf = (seen, by) => (by ? (seen.schema ? "rows" : "entries") : "batches");
+const titled = (heads, seen) => heads.map(([label, look]) => [seen.schema ? label.replace("Entries", "Rows").replace("entry", "row") : label, look]);
+
 function showTiles(seen, by) {
-  const unit = by ? "entries" : "batches";
+  const unit = unitOf(seen, by);
   const { total } = seen;
   const behind = [...total.groups].sort((a, b) => b.lag_batches - a.lag_batches)[0];
   const outs = total.groups.map((group) => [seen.out[group.name]?.[by] ?? null, group]).filter(([rate]) => rate !== null);
   const slowest = outs.sort((a, b) => a[0] - b[0])[0];
-  const stored = [total.entries !== null && `${count(total.entries)} entries`, total.stored_bytes !== null && size(total.stored_bytes)];
+  const stored = [total.entries !== null && `${count(total.entries)} ${unitOf(seen, 1)}`, total.stored_bytes !== null && size(total.stored_bytes)];
   const late = behind && behind.lag_seconds > 60;
   const tiles = [
     ["Depth", count(total.batches), total.batches === 1 ? "batch" : "batches", stored.filter(Boolean).join(" · ")],
@@ -93,7 +97,7 @@ function showLegend(target, series, format) {
 }
 
 function showCharts(seen, by) {
-  const unit = by ? "entries" : "batches";
+  const unit = unitOf(seen, by);
   const times = points.map((point) => point.time_ms);
   const latest = points.at(-1)?.readers ?? {};
   const names = seen.total.groups.map((group) => group.name).filter((name) => name in latest);
@@ -142,7 +146,7 @@ function showReaders(seen) {
     const lag = group.lag_batches ? span(group.lag_seconds) : "caught up";
     return row(READERS, [name, readerState(seen, group), exact(group.acked), group.lag_batches ? some(group.lag_batches, "batch", "batches") : "0", count(group.lag_entries), size(group.lag_bytes), lag, bar]);
   });
-  fill(at("readers"), READERS, rows, "Nobody has opened this buffer for reading. A group appears here with its first consumer.");
+  fill(at("readers"), titled(READERS, seen), rows, "Nobody has opened this buffer for reading. A group appears here with its first consumer.");
 }
 
 const PARTS = [["Partition"], ["Depth", "number"], ["Entries", "number"], ["Stored", "number wide"], ["In", "number"], ["Oldest", "number wide"], ["Furthest behind"], ["Writes", "number wide"]];
@@ -165,21 +169,33 @@ function showParts(seen) {
     return row(PARTS, [make("span", "mono", name), ...shown]);
   });
   rows.push(row(PARTS, ["all", ...cells(seen.total, seen.total.groups)], "total"));
-  fill(at("parts"), PARTS, rows, "");
+  fill(at("parts"), titled(PARTS, seen), rows, "");
+}
+
+const SCHEMA = [["Column"], ["Type"]];
+
+function showSchema(seen) {
+  const { schema } = seen;
+  at("schema-card").hidden = !schema;
+  if (!schema) return;
+  at("schema-version").textContent = schema.error ? "" : `version ${schema.version}, ${some(schema.count, "column", "columns")}`;
+  const rows = (schema.columns ?? []).map(([name, type]) => row(SCHEMA, [make("span", "mono", name), make("span", "mono", type)]));
+  if (schema.count > rows.length) rows.push(row(SCHEMA, [`${exact(schema.count - rows.length)} more`, `forebay schema show ${state.url}`]));
+  fill(at("schema"), SCHEMA, rows, schema.error ? `${schema.error.kind}: ${schema.error.message}` : "");
 }
 
 function showNewest(seen) {
   const heads = [["Batch"], ["Taken in", "number"], ["Entries", "number"], ["Stored", "number"], ["Raw", "number wide"], ["Ratio", "number wide"], ["First entry", "number wide"], ["Object", "wide"]];
   if (seen.is_topic) heads.splice(1, 0, ["Partition", "number"]);
   const rows = seen.newest.map((batch) => {
-    const object = make("div", "object mono", batch.location.slice(batch.location.lastIndexOf("/") + 1).replace(/\.batch$/, ""));
+    const object = make("div", "object mono", batch.location.slice(batch.location.lastIndexOf("/") + 1).replace(/\.(batch|parquet)$/, ""));
     object.title = batch.location;
     const ratio = batch.stored_bytes ? `${(batch.raw_bytes / batch.stored_bytes).toFixed(1)}×` : NOT_KNOWN;
     const cells = [exact(batch.sequence), batch.time_ms === null ? NOT_KNOWN : clock(batch.time_ms), exact(batch.records), size(batch.stored_bytes), size(batch.raw_bytes), ratio, exact(batch.base_record), object];
     if (seen.is_topic) cells.splice(1, 0, batch.partition);
     return row(heads, cells);
   });
-  fill(at("newest"), heads, rows, "No batch is listed now.");
+  fill(at("newest"), titled(heads, seen), rows, "No batch is listed now.");
 }
 
 function showManifest(seen) {
@@ -314,6 +330,7 @@ function show() {
     showCharts(seen, by);
     showReaders(seen);
     showParts(seen);
+    showSchema(seen);
     showNewest(seen);
     showManifest(seen);
     showCollector(seen);

@@ -9,7 +9,7 @@ from forebay.buffer.base.errors import InvalidInput, NotFound, Unsupported
 from forebay.buffer.either.schemas import evolve_schema, schema_versions
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
-from forebay.buffer.topic import create_topic
+from forebay.buffer.topic import Topic, create_topic
 
 FIRST = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 WIDER = pa.schema([pa.field("page", pa.string())])
@@ -64,3 +64,11 @@ def test_bytes_have_no_versions_and_cannot_evolve() -> None:
 def test_wrong_url_is_not_found() -> None:
     with pytest.raises(NotFound):
         schema_versions(MemoryStore("memory://nothing-is-here"))
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_partition_of_a_topic_refuses_to_evolve_on_its_own(dry_run: bool) -> None:
+    store = MemoryStore(f"memory://partition-does-not-evolve-{dry_run}")
+    create_topic(store, 1, schema=FIRST)
+    with pytest.raises(Unsupported, match="gets its schema from the topic"):
+        evolve_schema(Topic(store).partition(0), pa.schema([*FIRST, *WIDER]), dry_run=dry_run)

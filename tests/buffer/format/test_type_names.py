@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.buffer.base.errors import InvalidInput
-from forebay.buffer.format.type_names import format_type, parse_fields, parse_type, read_schema_file
+from forebay.buffer.format.schema import check_schema
+from forebay.buffer.format.type_names import format_fields, format_type, parse_fields, parse_type, read_schema_file
 
 UNITS = st.sampled_from(["s", "ms", "us", "ns"])
 LEAVES = st.one_of(
@@ -216,3 +217,14 @@ def test_file_without_a_schema_is_refused_by_its_name(tmp_path: Path, name: str,
     path.write_text(text)
     with pytest.raises(InvalidInput, match=message):
         read_schema_file(path)
+
+
+def test_schema_in_normal_form_is_the_same_after_it_was_text() -> None:
+    schema = check_schema(
+        pa.schema(
+            [pa.field("id", pa.int64(), nullable=False), pa.field("tags", pa.list_(pa.struct([("a", pa.int8())])))]
+        )
+    )
+    columns = format_fields(schema)
+    assert columns == {"id": "int64 not null", "tags": "list<struct<a: int8>>"}
+    assert check_schema(parse_fields(columns)).equals(schema)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from forebay.buffer.base.errors import Corrupt, NotFound
@@ -12,6 +13,7 @@ from forebay.buffer.base.names import at_time
 from forebay.buffer.base.process import this_process
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.either.holds import hold
+from forebay.buffer.either.schemas import evolve_schema, schema_versions
 from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.inspect.describe import Observer, describe, describe_all, describe_topic
 from forebay.buffer.inspect.stats import BufferStats, GroupStats, total
@@ -236,6 +238,21 @@ def test_topic_is_described_by_its_partitions_and_their_sum(store: MemoryStore, 
     together = total(parts)
     assert (together.batches, together.entries, together.stored_bytes, together.age_seconds) == (10, 100, 1000, 5.0)
     assert together.groups == (GroupStats("etl", None, 1, False, 8, 80, 800, 3.0),)
+
+
+def test_schemas_of_a_typed_buffer_and_topic_are_described_by_id(store: MemoryStore, clock: ManualClock) -> None:
+    schema = pa.schema([pa.field("id", pa.int64())])
+    create_topic(store, 1, schema=schema)
+    evolve_schema(store, pa.schema([*schema, pa.field("page", pa.string())]))
+    found = describe_topic(store, clock=clock)
+    (part,) = found.partitions
+    assert found.schemas == tuple(version.schema_id for version in schema_versions(store))
+    assert part.schemas == found.schemas[:1], "it follows with its next append"
+
+
+def test_buffer_of_bytes_has_no_schemas(store: MemoryStore, clock: ManualClock) -> None:
+    append(store, 1)
+    assert describe(store, clock=clock).schemas == ()
 
 
 def test_topic_is_described_with_its_id_and_where_its_groups_started(store: MemoryStore, clock: ManualClock) -> None:

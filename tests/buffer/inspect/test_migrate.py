@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from forebay.buffer.base import names
@@ -368,3 +369,12 @@ def test_any_schedule_of_faults_ends_in_one_migration_and_nothing_lost() -> None
         assert more == added
         assert isinstance(Queue(inner).read(), Head)
     assert finished > 50
+
+
+def test_typed_buffer_is_refused_with_the_reason(request: pytest.FixtureRequest) -> None:
+    store = MemoryStore(f"memory://{request.node.name}")
+    Producer(store, schema=pa.schema([pa.field("id", pa.int64())])).close()
+    before = store.get("manifest").version
+    with pytest.raises(Unsupported, match="is a typed buffer: it holds rows of a schema"):
+        run(store)
+    assert store.get("manifest").version == before
