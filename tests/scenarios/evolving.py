@@ -11,17 +11,19 @@ from typing import Any
 import pyarrow as pa
 
 VERSIONS = 4
-"""Number of schemas. Each one adds a nullable column, and every second one widens the type of `length`."""
+"""Number of schemas. Each one adds a nullable column, and the second one also widens the type of `length`.
+
+So a producer may come to the buffer with any of them, whichever of the others were there before.
+"""
 
 
 def schema_of(version: int) -> pa.Schema:
     """Return a version of the schema, counted from 0."""
-    lengths = (pa.int16(), pa.int32(), pa.int64())
     return pa.schema(
         [
             pa.field("value", pa.binary(), nullable=False),
             pa.field("version", pa.int8(), nullable=False),
-            pa.field("length", lengths[version // 2]),
+            pa.field("length", pa.int64() if version else pa.int16()),
             *(pa.field(f"added_{number}", pa.string()) for number in range(1, version + 1)),
         ]
     )
