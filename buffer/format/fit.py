@@ -62,7 +62,11 @@ def fit_column(column: pa.ChunkedArray, wanted: pa.Field, *, drop: bool = False)
         Misfit: a value does not survive exactly, is null where `wanted` has a required field, or is a time that no
             reader could show.
     """
-    if column.type == wanted.type and not _look_inside(wanted.type, drop) and (wanted.nullable or not column.null_count):
+    if (
+        column.type == wanted.type
+        and not _look_inside(wanted.type, drop)
+        and (wanted.nullable or not column.null_count)
+    ):
         return column
     chunks = [_fit(chunk, wanted, wanted.name, drop) for chunk in column.chunks]
     return column if column.type == wanted.type else pa.chunked_array(chunks, wanted.type)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import faulthandler
 import json
 import os
 import signal
@@ -296,6 +297,7 @@ def _live(part: Part) -> NoReturn:
 
 
 def main() -> None:
+    faulthandler.enable()
     for line in sys.stdin:
         command = json.loads(line)
         if "start" in command:
