@@ -1,8 +1,8 @@
 """What the pages of a Parquet file claim, checked before Arrow allocates memory by it (rfcs/0010).
 
-Arrow's reader believes page headers: 175 bytes make it allocate 2 GiB, and a dictionary of one long value that every row
-refers to makes it allocate that value as often as a step has rows. This module reads the footer and the page headers of
-the wanted columns itself, and compares them with what the manifest says of the batch.
+Arrow's reader believes page headers: a file of 175 bytes makes it allocate 2 GiB. If every row refers to one long value
+in a dictionary, it allocates that value once for each row of a step. This module reads the footer and the page headers
+of the wanted columns itself, and compares them with what the manifest says of the batch.
 
 Footer and headers are structs of Thrift's compact protocol (`block_v1.py` writes it and lists its rules).
 """

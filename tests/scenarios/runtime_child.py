@@ -2,9 +2,9 @@
 
 python runtime_child.py KIND SOURCE TARGET KILL
 
-KIND is `delta`, `parquet`, `buffer` or `callable`. KILL is a number: the process kills itself when the sink has made so many
-commits, before the runtime hears of the last one, and ends if there is nothing left; 0 leaves it to others to kill it.
-It writes a line before and after each commit.
+KIND is `delta`, `parquet`, `buffer` or `callable`. KILL is a number: the process kills itself when the sink has made so
+many commits, before the runtime hears of the last one, and ends if there is nothing left; 0 leaves it to others to kill
+it. It writes a line before and after each commit.
 """
 
 from __future__ import annotations

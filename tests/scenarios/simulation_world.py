@@ -162,9 +162,8 @@ class Simulation:
                 self._act()
                 self._end()
         except AssertionError as error:
-            raise AssertionError(
-                f"seed {self.seed}: {error}\nreplay it: python tests/scenarios/simulation.py {self.seed}{' rows' * self.rows}"
-            ) from error
+            command = f"python tests/scenarios/simulation.py {self.seed}{' rows' * self.rows}"
+            raise AssertionError(f"seed {self.seed}: {error}\nreplay it: {command}") from error
 
     def _act(self) -> None:
         self._troubled = True
