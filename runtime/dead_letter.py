@@ -75,7 +75,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
             Corrupt: it is none.
         """
         try:
-            return msgspec.json.decode(metadata, type=cls)
+            return _decode_letter(metadata)
         except msgspec.MsgspecError as error:
             raise Corrupt(f"this metadata is not a dead letter's: {error}") from error
 
@@ -97,6 +97,10 @@ class DeadLetter(msgspec.Struct, frozen=True):
         if self.first_entry is None or self.last_entry is None:
             return "the object"
         return describe_entries(self.indexes or range(self.first_entry, self.last_entry + 1))
+
+
+# Made here, since msgspec crashes if two threads use a type for the first time at once (`manifest/envelope.py`).
+_decode_letter: Final = msgspec.json.Decoder(DeadLetter).decode
 
 
 def keep_entries(

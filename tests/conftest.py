@@ -13,6 +13,7 @@ import pytest
 from forebay.testing.servers import MotoServer, SeaweedServer
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests of any folder can import what lies beside this file
+from kinds import BYTES, ROWS, Kind
 from system import SYSTEM
 
 # No deadline: a shared machine stalls now and then. In CI the same examples each time; elsewhere new ones.
@@ -48,6 +49,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("system")
     system = {item.path for item in items if item.get_closest_marker("system")}
     items.sort(key=lambda item: item.path not in system)
+
+
+@pytest.fixture(params=[BYTES, ROWS], ids=lambda kind: kind.name)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Buffers of bytes, and of rows: what follows must hold for both."""
+    found: Kind = request.param
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ SYSTEM = [
         "buffer/eventlog/test_subscription_model.py",
         "buffer/eventlog/test_subscriptions.py",
         "buffer/format/test_batch_hostile.py",
+        "buffer/format/test_parquet_bombs.py",
         "buffer/manifest/test_head_hostile.py",
         "buffer/manifest/test_lasting_writers.py",
         "buffer/manifest/test_manifest_hostile.py",

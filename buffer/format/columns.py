@@ -17,7 +17,8 @@ What each type takes, beside None where the field is nullable:
     binary         bytes; in JSON base64 text
     date32         date, not datetime; in JSON "2026-01-31"
     timestamp      datetime; in JSON ISO 8601 text. It must have a zone or an offset if the column has a zone, and none
-                   if the column has none. A fraction of a second that the unit cannot hold is refused.
+                   if the column has none. A fraction of a second that the unit cannot hold is refused, and a time
+                   that is outside the years 1 to 9999 in the column's zone, which no reader could show.
     decimal128     Decimal or int; in JSON a number or text. A digit that the scale cannot hold is refused.
     list           list or tuple
     struct         dict without unknown keys
@@ -38,7 +39,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET
 
-from forebay.buffer.format.fit import Misfit, describe
+from forebay.buffer.format.fit import Misfit, check_years, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,7 +136,7 @@ class _Timestamp(Column):
     def _convert(self, values: Values) -> pa.Array:
         zone = self.field.type.tz
         if self.source == "documents":
-            return _parse_times(pa.array(values, pa.string()), pa.timestamp("us", zone)).cast(self.field.type)
+            return self._checked(_parse_times(pa.array(values, pa.string()), pa.timestamp("us", zone)))
         there = [value for value in values if value is not None]
         zones = set(map(attrgetter("tzinfo"), there))
         if zones & {None} if zone is not None else zones - {None}:  # guard: refuse a datetime without its zone
@@ -144,7 +145,12 @@ class _Timestamp(Column):
             raise Misfit(self.path, describe(self.field), f"{show(found)}, which {has}")
         for each in zones - {None}:
             _check_offset(each, there)
-        return pa.array(values, pa.timestamp("us", zone)).cast(self.field.type)
+        return self._checked(pa.array(values, pa.timestamp("us", zone)))
+
+    def _checked(self, times: pa.Array) -> pa.Array:
+        times = times.cast(self.field.type)
+        check_years(times, self.field, self.path)
+        return times
 
 
 class _Struct(Column):

@@ -55,12 +55,18 @@ def fit_column(column: pa.ChunkedArray, wanted: pa.Field, *, drop: bool = False)
     Args:
         column: the values.
         wanted: the name and the type of the column to return.
-        drop: leave out fields of structs that `wanted` does not have, rather than refuse them.
+        drop: leave out fields of structs that `wanted` does not have, rather than refuse them. This is for rows that
+            were stored, so years are not checked again.
 
     Raises:
-        Misfit: a value does not survive exactly, or is null where `wanted` has a required field.
+        Misfit: a value does not survive exactly, is null where `wanted` has a required field, or is a time that no
+            reader could show.
     """
-    if column.type == wanted.type and not has_required(wanted.type) and (wanted.nullable or not column.null_count):
+    if (
+        column.type == wanted.type
+        and not _look_inside(wanted.type, drop)
+        and (wanted.nullable or not column.null_count)
+    ):
         return column
     chunks = [_fit(chunk, wanted, wanted.name, drop) for chunk in column.chunks]
     return column if column.type == wanted.type else pa.chunked_array(chunks, wanted.type)
@@ -70,7 +76,7 @@ def _fit(array: pa.Array, wanted: pa.Field, path: str, drop: bool) -> pa.Array:
     if array.null_count and not wanted.nullable:  # guard: refuse nulls in required columns
         raise Misfit(path, describe(wanted), "null")
     kind, types = array.type, pa.types
-    if kind == wanted.type and not has_required(kind):
+    if kind == wanted.type and not _look_inside(kind, drop):
         return array
     if types.is_null(kind):
         return pa.nulls(len(array), wanted.type)
@@ -84,7 +90,30 @@ def _fit(array: pa.Array, wanted: pa.Field, path: str, drop: bool) -> pa.Array:
         fitted = _fit_list(array, wanted, path, drop)
     else:
         fitted = _cast(array, wanted, path)
+        if not drop:
+            check_years(fitted, wanted, path)
     return fitted
+
+
+def check_years(array: pa.Array, field: pa.Field, path: str) -> None:
+    """Raise `Misfit` if a date or time is outside the years 1 to 9999, in the column's own zone.
+
+    Python has no other years: a reader could not show such a row, nor a dead letter hold it.
+    """
+    if pa.types.is_temporal(array.type):
+        try:
+            pc.min_max(array).as_py()
+        except (OverflowError, ValueError) as error:  # guard: refuse times that readers cannot show
+            raise Misfit(path, describe(field), "a time outside the years 1 to 9999") from error
+
+
+def _look_inside(kind: pa.DataType, drop: bool) -> bool:
+    """Return whether values of a type may be refused that already have the wanted type."""
+    return has_required(kind) or (not drop and _has_times(kind))
+
+
+def _has_times(kind: pa.DataType) -> bool:
+    return pa.types.is_temporal(kind) or any(_has_times(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def has_required(kind: pa.DataType) -> bool:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from forebay.buffer.base.errors import Corrupt, InvalidInput
 from forebay.buffer.format.fit import has_required
+from forebay.buffer.format.parquet_pages import Claims, check_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,8 @@ DEFAULT_ROWS_LEVEL: Final = 1
 _ROW_GROUP_ROWS: Final = 1 << 20
 _STEP_ROWS: Final = 1 << 16
 """Number of rows that are decoded before their size is compared with what the manifest allows."""
+_MIN_GROUP_ROWS: Final = 1024
+"""Average number of rows that a row group has at least: each one costs time, however small it is."""
 _ROWS_AT_ONCE: Final = 4096
 _SLACK_BYTES: Final = 1 << 20
 
@@ -161,11 +164,12 @@ class _Decoder:
         try:
             file = self._open(data)
             self._check_footer(file)
-            steps = file.iter_batches(_STEP_ROWS, columns=wanted, use_threads=False)
+            rows = check_pages(data, wanted, Claims(self.records, self.raw_bytes), _STEP_ROWS)
+            steps = file.iter_batches(rows, columns=wanted, use_threads=False)
             # The name of a column may also read as the way to a field of another one: then both were decoded.
             table = self._collect(steps).select(wanted)
             return table.cast(pa.schema([self.schema.field(name) for name in wanted]))
-        except (pa.ArrowException, OSError, OverflowError, ValueError, KeyError) as error:
+        except (pa.ArrowException, OSError, OverflowError, ValueError, LookupError) as error:
             if isinstance(error, MemoryError):
                 raise
             raise self._corrupt(str(error)) from error
@@ -187,6 +191,9 @@ class _Decoder:
         # guard: a typed batch has as many rows as the manifest says
         if footer.num_rows != self.records:
             raise self._corrupt(f"{footer.num_rows} rows; the manifest says {self.records}")
+        # guard: bound the row groups of a typed batch
+        if footer.num_row_groups > 1 + self.records // _MIN_GROUP_ROWS:
+            raise self._corrupt(f"{footer.num_row_groups} row groups for {self.records} rows")
         # guard: a typed batch has the schema of its version
         if not file.schema_arrow.equals(stored := _as_stored(self.schema)):
             raise self._corrupt(f"its columns are {_describe(file.schema_arrow)}; expected {_describe(stored)}")

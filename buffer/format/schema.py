@@ -382,6 +382,11 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
     columns: msgspec.Raw
 
 
+# Made here, since msgspec crashes if two threads use a type for the first time at once (`manifest/envelope.py`).
+_decode_stored: Final = msgspec.json.Decoder(_Stored).decode
+_decode_columns: Final = msgspec.json.Decoder(list[_Field]).decode
+
+
 def encode_schema(schema: pa.Schema) -> bytes:
     """Return a schema in normal form as bytes: a JSON document, the same for equal schemas in every release.
 
@@ -400,13 +405,13 @@ def decode_schema(data: bytes, location: str) -> pa.Schema:
         Corrupt: they are damaged, or hold something else, or a schema that no buffer can have; `location` is named.
     """
     try:
-        stored = msgspec.json.decode(data, type=_Stored)
+        stored = _decode_stored(data)
         if stored.version != _VERSION:
             raise Corrupt(f"{location}: it is a schema of version {stored.version}; expected version {_VERSION}")
         found = crc32c(bytes(stored.columns))
         if found != stored.crc32c:  # guard: verify the checksum of schemas
             raise Corrupt(f"{location}: its checksum is {found:08x}, and {stored.crc32c:08x} was written")
-        schema = pa.schema([_from_stored(field) for field in msgspec.json.decode(stored.columns, type=list[_Field])])
+        schema = pa.schema([_from_stored(field) for field in _decode_columns(stored.columns)])
         normal = pa.schema(_normal_fields(schema, "", 0))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
         raise Corrupt(f"{location}: it does not hold a schema: {error}") from error

@@ -7,13 +7,12 @@ from random import Random
 from typing import Any
 
 import pytest
+from kinds import Kind, append_all, kind_in
 
 from forebay.buffer.base.errors import Corrupt, Fenced, InvalidInput, NotFound, Trimmed, Unsupported
 from forebay.buffer.base.process import this_process
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.format.batch import encode_batch
-from forebay.buffer.format.checksum import crc32c
-from forebay.buffer.format.model import Facts, NewBatch
+from forebay.buffer.format.model import NewBatch
 from forebay.buffer.groups import Cursor, Groups, GroupState, cursor_key
 from forebay.buffer.manifest import Head, Manifest, Queue
 from forebay.buffer.manifest.envelope import pack, unpack
@@ -25,8 +24,9 @@ from forebay.testing import Fault, FaultyStore, ManualClock
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest) -> MemoryStore:
+def store(request: pytest.FixtureRequest, kind: Kind) -> MemoryStore:
     store = MemoryStore(f"memory://{request.node.name}")
+    kind.begin(store)
     append(store, 10)
     return store
 
@@ -35,13 +35,11 @@ def append(store: MemoryStore, count: int) -> None:
     """Batches of one entry; batch i was taken in during second i."""
     queue = Queue(store)
     first = queue.read().next_sequence
-    batches = []
-    for i in range(first, first + count):
-        data = encode_batch([f"{i}".encode()], "none")
-        store.put(f"data/{i}", data)
-        facts = Facts(len(data), len(data) - 7, 1, crc32c(data), 1000 * i, 1000 * i + 999)
-        batches.append(NewBatch(f"data/{i}", (), facts))
-    queue.append(batches)
+    kind = kind_in(store)
+    append_all(
+        queue,
+        [kind.upload(store, f"data/{i}", [b"%d" % i], 1000 * i, 1000 * i + 999) for i in range(first, first + count)],
+    )
 
 
 def trim(store: MemoryStore, point: int) -> None:
@@ -76,12 +74,12 @@ def moment(seconds: float) -> datetime:
 # Each for itself
 
 
-def test_groups_read_everything_each_at_its_own_pace(store: MemoryStore) -> None:
+def test_groups_read_everything_each_at_its_own_pace(store: MemoryStore, kind: Kind) -> None:
     etl, audit = Consumer(store, group="etl"), Consumer(store, group="audit")
     assert read(etl, 6) == [0, 1, 2, 3, 4, 5]
     etl.ack_through(5)
     assert read(audit, 2) == [0, 1]
-    assert [int(batch.entries[0]) for batch in audit] == list(range(2, 10))
+    assert kind.read_all(audit) == [b"%d" % i for i in range(2, 10)]
     unnamed = Consumer(store)
     assert read(unnamed) == list(range(10))
     assert read(etl) == [6, 7, 8, 9]
@@ -125,7 +123,7 @@ def test_acking_never_writes_the_manifest(store: MemoryStore) -> None:
 def test_appends_do_not_disturb_acks_nor_acks_appends(store: MemoryStore) -> None:
     consumer, producer = Consumer(store, group="etl"), Queue(store)
     for i in range(5):
-        producer.append([NewBatch(f"data/more-{i}")])
+        append_all(producer, [kind_in(store).upload(store, f"data/more-{i}", [b"more"])])
         read(consumer)
         consumer.ack_through(10 + i)
     assert (consumer.conflict_rate, producer.conflict_rate) == (0, 0)
@@ -634,7 +632,7 @@ def test_batch_that_fails_to_be_fetched_after_a_skip_is_not_counted_again(store:
 def test_ack_of_a_consumer_whose_group_was_taken_from_it_is_fenced(change: str) -> None:
     """A cursor that nobody reads any more must not take its acknowledgement."""
     store = MemoryStore(f"memory://ack-after-{change}")
-    Queue(store).append([NewBatch("data/a"), NewBatch("data/b")])
+    append_all(Queue(store), [NewBatch("data/a"), NewBatch("data/b")])
     consumer = Consumer(store, group="etl")
     consumer.next_descriptors(2)
     if change == "reset":
@@ -647,7 +645,7 @@ def test_ack_of_a_consumer_whose_group_was_taken_from_it_is_fenced(change: str) 
 
 def test_ack_of_what_a_seek_read_below_the_groups_start_moves_nothing_back() -> None:
     store = MemoryStore("memory://ack-below-start")
-    Queue(store).append([NewBatch(f"data/{i}") for i in range(10)])
+    append_all(Queue(store), [NewBatch(f"data/{i}") for i in range(10)])
     consumer = Consumer(store, group="etl", from_=6)
     consumer.seek(2)
     consumer.next_descriptors(2)

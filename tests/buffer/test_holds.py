@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from kinds import Kind, append_all
 from patience import PATIENCE, wait_for
 
 from forebay.buffer.base import names
@@ -43,8 +44,9 @@ TTL = 300.0
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest) -> MemoryStore:
+def store(request: pytest.FixtureRequest, kind: Kind) -> MemoryStore:
     store = MemoryStore(f"memory://{request.node.name}")
+    kind.begin(store)
     append(store, 10)
     return store
 
@@ -57,8 +59,9 @@ def clock() -> ManualClock:
 def append(store: MemoryStore, count: int) -> None:
     queue = Queue(store)
     first = queue.read().next_sequence
-    queue.append(
-        [NewBatch(f"data/{i}", (), Facts(1, 1, 1, 0, 1000 * i, 1000 * i + 999)) for i in range(first, first + count)]
+    append_all(
+        queue,
+        [NewBatch(f"data/{i}", (), Facts(1, 1, 1, 0, 1000 * i, 1000 * i + 999)) for i in range(first, first + count)],
     )
 
 
@@ -648,7 +651,7 @@ def test_uploads_above_the_floor_may_be_listed_however_far_the_collector_would_g
         lambda head: head.collect(point=0, dropped=0, expired=(), floor=late, nodes={}), lambda _head: False
     )
     assert head_of(store).gc_floor == uploads.floor()
-    Queue(store).append([NewBatch(location)])
+    append_all(Queue(store), [NewBatch(location)])
     assert hold_in(store, "a job").purpose == "a job that writes"
     uploads.let_go()
     uploads.let_go()
@@ -662,7 +665,7 @@ def test_floor_of_uploads_is_never_below_the_collectors(store: MemoryStore) -> N
     )
     assert HeldUploads(Queue(store), "a job", ttl=TTL, clock=ManualClock()).floor() == floor
     with pytest.raises(BelowFloor):
-        Queue(store).append([NewBatch(f"data/{names.mint(ManualClock(), Random(1))}.batch")])
+        append_all(Queue(store), [NewBatch(f"data/{names.mint(ManualClock(), Random(1))}.batch")])
 
 
 def test_floor_of_uploads_is_asked_for_again_after_a_look_that_failed(store: MemoryStore) -> None:
@@ -677,5 +680,5 @@ def test_floor_of_uploads_is_asked_for_again_after_a_look_that_failed(store: Mem
 def test_hold_for_uploads_makes_the_buffer_if_need_be() -> None:
     store = MemoryStore("memory://uploads-come-first")
     HeldUploads(Queue(store), "a job", ttl=TTL).floor()
-    Queue(store).append([NewBatch("data/a")])
+    append_all(Queue(store), [NewBatch("data/a")])
     assert head_of(store).count == 1

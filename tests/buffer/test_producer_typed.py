@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from contextlib import suppress
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +19,7 @@ from forebay.buffer.base.errors import Backpressure, Closed, InvalidInput, Unava
 from forebay.buffer.base.names import at_time
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.coordinator import Durability
+from forebay.buffer.format.json_rows import rows_as_json
 from forebay.buffer.format.model import Metadata
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.producer import Producer
@@ -393,3 +397,48 @@ def test_slice_of_a_table_with_text_views_is_stored(store: MemoryStore) -> None:
     with Producer(store, schema=SCHEMA) as producer:
         producer.produce(table).result()
     assert rows_in(store) == [{"id": 7, "page": "7 is longer than a view holds itself"}]
+
+
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+KINDS_OF_COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "nested": (pa.list_(pa.struct([("a", pa.map_(pa.string(), pa.int64()))])), [[{"a": [("k", 1)]}, None], [], None]),
+    "decimal": (pa.decimal128(38, 10), [Decimal("-1234567890.0123456789"), Decimal("0E-10"), None]),
+    "zoned": (pa.timestamp("us", "Europe/Berlin"), [NOON.astimezone(ZoneInfo("Europe/Berlin")), None]),
+    "dictionary": (pa.dictionary(pa.int8(), pa.string()), ["a", None, "a"]),
+    "large string": (pa.large_string(), ["x" * 1_000_000, "", None]),
+    "empty text": (pa.struct([("s", pa.string())]), [{"s": ""}, {"s": None}, None]),
+    "unicode \u00fc\U0001f600 name": (pa.string(), ["\u2028", "\x00", "\U0001f600"]),
+}
+
+
+@pytest.mark.parametrize("name", KINDS_OF_COLUMNS)
+def test_values_of_a_type_come_back_from_a_buffer_from_records_and_from_json(name: str, store: MemoryStore) -> None:
+    kind, values = KINDS_OF_COLUMNS[name]
+    with Producer(store, schema=pa.schema([pa.field(name, kind)]), flush_interval=0.01) as producer:
+        producer.produce(pa.table({name: pa.array(values, kind)})).result()
+        (batch,) = Consumer(store)
+        producer.produce(rows_as_json(batch.table)).result()
+    stored, again = Consumer(store)
+    assert [row[name] for row in stored.entries] == values
+    assert stored.records().column(name).to_pylist() == values
+    assert again.table.equals(stored.table)
+
+
+def test_thousand_columns_come_back_in_every_form(store: MemoryStore) -> None:
+    row = {f"column {i}": i for i in range(1000)}
+    with Producer(store, schema=pa.schema([(name, pa.int64()) for name in row]), flush_interval=NEVER) as producer:
+        producer.produce(row)
+        producer.produce(json.dumps(row).encode())
+        producer.produce(pa.table({name: [value] for name, value in row.items()}))
+    assert [found for batch in Consumer(store) for found in batch.entries] == [row] * 3
+
+
+@pytest.mark.parametrize("fields", [["a", "A"], ["stra\u00dfe", "STRASSE"]])
+def test_names_that_differ_only_in_case_are_refused(fields: list[str], store: MemoryStore) -> None:
+    with pytest.raises(InvalidInput, match="differ only in case"):
+        Producer(store, schema=pa.schema([(name, pa.int64()) for name in fields]))
+
+
+def test_struct_without_fields_is_refused(store: MemoryStore) -> None:
+    with pytest.raises(InvalidInput, match="it has no fields"):
+        Producer(store, schema=pa.schema([("a", pa.struct([]))]))

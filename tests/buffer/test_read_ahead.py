@@ -14,12 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from kinds import Kind, append_all, kind_in
 
 from forebay.buffer.base.errors import Closed, Corrupt, Fenced, InvalidInput, NotFound, Trimmed, Unavailable
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.batch import encode_batch
-from forebay.buffer.format.checksum import crc32c
-from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.manifest import Queue
 from forebay.buffer.read.ahead import ReadAhead
 from forebay.buffer.store import StoredObject
@@ -34,16 +33,15 @@ def fill(store: MemoryStore, count: int) -> None:
     """Append batches of one entry, all of one size, to a native buffer."""
     queue = Queue(store)
     first = queue.read().next_sequence
-    keys = [f"data/{number:026}" for number in range(first, first + count)]
-    for key in keys:
-        store.put(key, DATA)
-    facts = Facts(len(DATA), RAW, 1, crc32c(DATA), 0, 0)
-    queue.append([NewBatch(key, (), facts) for key in keys])
+    kind = kind_in(store)
+    append_all(queue, [kind.upload(store, f"data/{i:026}", [b"0" * 1000]) for i in range(first, first + count)])
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest) -> MemoryStore:
-    return MemoryStore(f"memory://{request.node.name}")
+def store(request: pytest.FixtureRequest, kind: Kind) -> MemoryStore:
+    store = MemoryStore(f"memory://{request.node.name}")
+    kind.begin(store)
+    return store
 
 
 class Traced(FaultyStore):

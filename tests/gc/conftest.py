@@ -6,11 +6,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from kinds import BYTES, Kind, append_all
 
 from forebay.buffer.base import names
-from forebay.buffer.format.batch import encode_batch
-from forebay.buffer.format.checksum import crc32c
-from forebay.buffer.format.model import Facts, NewBatch
+from forebay.buffer.format.model import NewBatch
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Head, Manifest, Queue, State, UnnamedReader
 from forebay.buffer.manifest.head_fields import Hold
@@ -26,10 +25,11 @@ GRACE = 600.0
 class Pool:
     """A buffer; each step of a test is one call. Batches hold one entry of a hundred bytes."""
 
-    def __init__(self, store: ObjectStore, clock: ManualClock) -> None:
+    def __init__(self, store: ObjectStore, clock: ManualClock, kind: Kind = BYTES) -> None:
         self.clock = clock
         self.random = Random(7)
         self.store = store
+        self.kind = kind
         self.queue = self.open_queue()
 
     def open_queue(self, store: ObjectStore | None = None) -> Queue:
@@ -43,11 +43,9 @@ class Pool:
         return self.collector(store, **settings).collect_once()
 
     def upload(self, *, clock: ManualClock | None = None) -> NewBatch:
-        data = encode_batch([self.random.randbytes(100)], "none", 3)
-        now = (clock or self.clock).now_ms()
+        value, now = self.random.randbytes(100), (clock or self.clock).now_ms()
         location = f"data/{names.mint(clock or self.clock, self.random)}.batch"
-        self.store.put(location, data)
-        return NewBatch(location, (), Facts(len(data), 104, 1, crc32c(data), now, now))
+        return self.kind.upload(self.store, location, [value], now, now)
 
     def append(self, count: int, *, every: float = 0.0) -> list[str]:
         """Batches uploaded, so many seconds apart, and listed, thirty-two at a time."""
@@ -56,7 +54,7 @@ class Pool:
             batches.append(self.upload())
             self.clock.advance(every)
         for start in range(0, count, 32):
-            self.queue.append(batches[start : start + 32])
+            append_all(self.queue, batches[start : start + 32])
         return [batch.location for batch in batches]
 
     def read(self, through: int) -> None:
@@ -113,9 +111,12 @@ def make_pool(name: str, state: State) -> Pool:
 
 
 @pytest.fixture
-def pool(request: pytest.FixtureRequest) -> Pool:
+def pool(request: pytest.FixtureRequest, kind: Kind) -> Pool:
     """A native buffer."""
-    return make_pool(request.node.name, Head(buffer_id="b" * 32))
+    pool = make_pool(request.node.name, Head(buffer_id="b" * 32))
+    pool.kind = kind
+    kind.begin(pool.store)
+    return pool
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import pytest
+from kinds import append_all
 
 from forebay.buffer.base import names
 from forebay.buffer.base.errors import Corrupt, Denied, InvalidInput, Trimmed, Unavailable
@@ -134,7 +135,7 @@ def test_hold_of_uploads_keeps_the_floor_below_them(pool: Any) -> None:
     report = pool.collect()
     assert report.floor == names.ulid_in(upload.location)
     assert pool.objects() == [upload.location]
-    pool.queue.append([upload])
+    append_all(pool.queue, [upload])
 
 
 def test_expired_hold_goes_in_the_same_write_as_what_it_held(pool: Any) -> None:
@@ -245,7 +246,7 @@ def test_retention_never_passes_a_hold(pool: Any) -> None:
 def test_batches_of_unknown_age_are_kept_until_an_old_one_follows(pool: Any) -> None:
     """Entries from version 1 may tell neither time nor, by their names, anything."""
     pool.store.put("data/first", b"x")
-    pool.queue.append([NewBatch("data/first")])
+    append_all(pool.queue, [NewBatch("data/first")])
     pool.age(10_000)
     assert pool.collect(retention=Retention(max_age=100)).dropped_unread == 0
     (second,) = pool.append(1)
@@ -570,7 +571,7 @@ def test_producer_asleep_between_upload_and_append_over_a_sweep_is_refused_and_l
     pool.collect()
     assert sleeper.location not in pool.objects()
     with pytest.raises(BelowFloor) as refused:
-        pool.open_queue().append([sleeper])
+        append_all(pool.open_queue(), [sleeper])
     assert names.ulid_in(sleeper.location) < refused.value.floor
     assert len(pool.listed()) == 1
 
@@ -593,7 +594,7 @@ def test_store_whose_clock_is_in_2099_costs_uploads_in_flight_a_repeat_and_no_en
     Collector(MemoryStore(pool.store.url, clock=wrong), clock=wrong).collect_once()
     assert in_flight.location not in pool.objects()
     with Producer(pool.store, clock=pool.clock, random=pool.random) as producer:
-        producer.produce([b"kept"])
+        producer.produce(pool.kind.make(b"kept"))
     (location,) = pool.listed()
     assert names.ulid_in(location) > pool.head.gc_floor
 

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from kinds import append_all
 
 from forebay.buffer.base.errors import ForebayError
 from forebay.buffer.groups import Groups
@@ -141,7 +142,7 @@ def test_appends_acks_groups_and_collections_under_faults_never_lose_what_is_lis
                     store.land_late_requests()
             case 5 if asleep:
                 with suppress(BelowFloor):
-                    pool.open_queue().append([asleep.pop(0)])
+                    append_all(pool.open_queue(), [asleep.pop(0)])
         pool.listed()
         head = pool.head
         assert head.lowest is None or head.lowest >= head.gc_floor

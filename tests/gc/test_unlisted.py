@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from kinds import append_all
 
 from forebay.buffer.base import names
 from forebay.buffer.format.model import NewBatch
@@ -46,7 +47,7 @@ def test_upload_within_the_grace_period_is_kept_and_can_be_listed(pool: Any) -> 
     pool.age()
     young = pool.upload()
     pool.collect()
-    pool.queue.append([young])
+    append_all(pool.queue, [young])
     assert young.location in pool.listed()
 
 
@@ -56,7 +57,7 @@ def test_upload_that_was_passed_by_is_refused_in_the_write_that_would_list_it(po
     pool.age()
     pool.collect()
     with pytest.raises(BelowFloor) as caught:
-        pool.queue.append([old])
+        append_all(pool.queue, [old])
     assert caught.value.floor == pool.head.reference_floor > pool.head.gc_floor
 
 
@@ -68,7 +69,7 @@ def test_producer_that_read_the_manifest_before_the_sweep_lists_nothing_swept(po
     pool.age()
     pool.collect()
     with pytest.raises(BelowFloor):
-        slow.append([old])
+        append_all(slow, [old])
     assert old.location not in pool.listed()
 
 
@@ -76,7 +77,7 @@ def test_listed_batch_with_a_name_from_the_future_is_not_taken_for_unlisted(pool
     """A producer's clock is ahead: its segment is found by the highest name below it."""
     ahead = ManualClock(pool.clock.now_ms() + 5_000_000)
     early = pool.upload(clock=ahead)
-    pool.queue.append([early])
+    append_all(pool.queue, [early])
     pool.append(4 * KEPT_LISTINGS, every=0.01)
     for _ in range(8):
         pool.age()
@@ -124,7 +125,7 @@ def test_floor_of_a_job_keeps_its_uploads_although_nothing_lists_them(pool: Any)
     mine = pool.upload()
     pool.age(GRACE * 2)
     pool.collect()
-    pool.queue.append([mine], let_go="a job")
+    append_all(pool.queue, [mine], let_go="a job")
     assert mine.location in pool.listed()
 
 
@@ -136,7 +137,7 @@ def test_job_whose_clock_is_behind_holds_a_floor_that_it_can_list_at(pool: Any) 
     floor = HeldUploads(pool.queue, "a job", ttl=10 * GRACE, clock=behind).floor()
     name = names.mint(behind, pool.random, above=floor)
     pool.store.put(f"data/{name}.batch", b"x")
-    pool.queue.append([NewBatch(f"data/{name}.batch")], let_go="a job")
+    append_all(pool.queue, [NewBatch(f"data/{name}.batch")], let_go="a job")
 
 
 def test_producers_that_share_a_manifest_leave_few_unused_segments() -> None:
@@ -149,7 +150,7 @@ def test_producers_that_share_a_manifest_leave_few_unused_segments() -> None:
         for queue in queues:
             queue.read()
             queue.seal_if_due()
-        queues[number % 3].append([NewBatch(f"data/{number}")])
+        append_all(queues[number % 3], [NewBatch(f"data/{number}")])
         clock.advance(0.01)
     report = verify(store, deep=False)
     assert report.segments > 30

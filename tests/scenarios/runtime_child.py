@@ -2,9 +2,9 @@
 
 python runtime_child.py KIND SOURCE TARGET KILL
 
-KIND is `delta`, `parquet` or `callable`. KILL is a number: the process kills itself when the sink has made so many
-commits, before the runtime hears of the last one, and ends if there is nothing left; 0 leaves it to others to kill it.
-It writes a line before and after each commit.
+KIND is `delta`, `parquet`, `buffer` or `callable`. KILL is a number: the process kills itself when the sink has made so
+many commits, before the runtime hears of the last one, and ends if there is nothing left; 0 leaves it to others to kill
+it. It writes a line before and after each commit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ import signal
 import sys
 from pathlib import Path
 
-from forebay.runtime import CallableSink, Combining, Commit, DeltaSink, ParquetSink, Runtime, RuntimeConfig, Source
+from forebay.runtime import (
+    BufferSink,
+    CallableSink,
+    Combining,
+    Commit,
+    DeltaSink,
+    ParquetSink,
+    Runtime,
+    RuntimeConfig,
+    Source,
+)
 from forebay.runtime.contract import Answer, CommitIdentity, Sink
 
 GROUP = "etl"
@@ -40,6 +50,8 @@ def open_sink(kind: str, url: str) -> Sink:
         return DeltaSink(url, combining=COMBINING)
     if kind == "parquet":
         return ParquetSink(url, combining=COMBINING)
+    if kind == "buffer":
+        return BufferSink(url, evolve=True, combining=COMBINING)
     return CallableSink(AppendToFile(url), in_order=True, combining=COMBINING)
 
 

@@ -1,6 +1,6 @@
 """A buffer with all who use it, simulated from one seed: producers, consumers, groups, sealing, holds and collection.
 
-    python tests/scenarios/simulation.py SEED
+    python tests/scenarios/simulation.py SEED [rows]
 
 replays a seed, the same each time, and prints what happened, request by request. `simulation_world.py` explains how.
 
@@ -158,16 +158,16 @@ def whole_cast(simulation: Simulation) -> list[Process]:
     return [*cast, *(make() for make in simulation.random.sample(others, count))]
 
 
-def play(seed: int) -> Simulation:
+def play(seed: int, *, rows: bool = False) -> Simulation:
     """Run a seed and return it, or raise `AssertionError` with the way to replay it."""
-    simulation = Simulation(seed, whole_cast)
+    simulation = Simulation(seed, whole_cast, rows=rows)
     simulation.run()
     return simulation
 
 
 def main() -> int:
     """Replay the seed that was given, and print what happened."""
-    simulation = Simulation(int(sys.argv[1]), whole_cast)
+    simulation = Simulation(int(sys.argv[1]), whole_cast, rows=sys.argv[2:] == ["rows"])
     verdict = ""
     try:
         simulation.run()

@@ -104,7 +104,7 @@ class Consuming(Process):
                     return
                 except EXPECTED:
                     continue
-                values = tuple(entry.decode() for entry in fetched.entries)
+                values = self.simulation.read(fetched)
                 assert values == self.simulation.values[batch.location], f"{batch.location} changed"
                 assert self.is_recorded(batch.sequence), (
                     f"{batch.sequence} is committed, and its cursor does not name it"

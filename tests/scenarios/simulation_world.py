@@ -16,13 +16,16 @@ from __future__ import annotations
 import logging
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from random import Random
 from threading import Lock, Thread
 from typing import TypeVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from evolving import read_rows, schema_of
 from machine_processes import FAULTS, GRACE, JUMPS, LATEST_MS, TTL
 
 from forebay.buffer.base.errors import Closed, Fenced, NotFound, Timeout, Trimmed, Unavailable, Unknown
@@ -31,10 +34,12 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.batch import decode_batch
 from forebay.buffer.format.model import BatchDescriptor
 from forebay.buffer.inspect.migrate import migrate
-from forebay.buffer.manifest import BelowFloor, Manifest, head
+from forebay.buffer.manifest import BelowFloor, Manifest, Queue, head
 from forebay.buffer.manifest.state import CURSORS
+from forebay.buffer.read.fetch import Batch
 from forebay.buffer.store.base import Data, Outcome
 from forebay.buffer.store.memory import MemoryStore
+from forebay.buffer.write.formats import open_format
 from forebay.gc import Collector
 from forebay.testing import Crash, Fault, FaultyStore, ManualClock
 from forebay.testing.history import Journal, find_violations, read_lines
@@ -73,8 +78,7 @@ class Line(FaultyStore):
     def put(self, key: str, data: Data) -> str:
         """Write through, and note what a batch holds."""
         if key.startswith("data/"):
-            values = tuple(bytes(entry).decode() for entry in decode_batch(bytes(data)).entries)
-            self._simulation.values[key] = values
+            self._simulation.values[key] = tuple(bytes(entry).decode() for entry in self._simulation.decode(data))
         return super().put(key, data)
 
     def _call(self, kind: str, key: str, do: Callable[[], T], falsify: Callable[[T], T] = lambda answer: answer) -> T:
@@ -100,10 +104,12 @@ class Simulation:
     Args:
         seed: what all of it follows from.
         cast: makes the processes; they are started in this order.
+        rows: whether the buffer holds rows, of a schema that evolves while old and new producers write.
     """
 
-    def __init__(self, seed: int, cast: Callable[[Simulation], list[Process]]) -> None:
+    def __init__(self, seed: int, cast: Callable[[Simulation], list[Process]], *, rows: bool = False) -> None:
         self.seed = seed
+        self.rows = rows
         self.random = Random(seed)
         self.store_clock = ManualClock()
         memory = MemoryStore("memory://simulation", clock=self.store_clock)
@@ -124,11 +130,24 @@ class Simulation:
         self._troubled = False
         self.forgetful = self.random.random() < 0.3
         self._fault_rate = self.random.choice((0.0, 0.03, 0.1, 0.2))
-        self.migrating = self.random.random() < 0.1
+        self.migrating = self.random.random() < 0.1 and not rows
         """Whether the buffer is of version 1 at first."""
         if self.migrating:
             self.store.create("manifest", Manifest.empty("manifest").to_bytes())
+        if rows:
+            queue = Queue(self.store, clock=self.store_clock, random=self.random)
+            open_format(queue, queue.read(), schema=schema_of(0))
         self.processes = cast(self)
+
+    def decode(self, data: Data) -> Sequence[bytes]:
+        """Return the values in a batch object."""
+        if self.rows:
+            return pq.read_table(pa.BufferReader(data))["value"].to_pylist()  # type: ignore[no-any-return]
+        return decode_batch(bytes(data)).entries
+
+    def read(self, batch: Batch) -> tuple[str, ...]:
+        """Return the values that a reader was given, each in a row that is as its producer wrote it."""
+        return tuple(value.decode() for value in (read_rows(batch) if self.rows else batch.entries))
 
     # Whose turn it is
 
@@ -143,9 +162,8 @@ class Simulation:
                 self._act()
                 self._end()
         except AssertionError as error:
-            raise AssertionError(
-                f"seed {self.seed}: {error}\nreplay it: python tests/scenarios/simulation.py {self.seed}"
-            ) from error
+            command = f"python tests/scenarios/simulation.py {self.seed}{' rows' * self.rows}"
+            raise AssertionError(f"seed {self.seed}: {error}\nreplay it: {command}") from error
 
     def _act(self) -> None:
         self._troubled = True

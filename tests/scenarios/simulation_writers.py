@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from evolving import VERSIONS, make_row, schema_of
 from machine_processes import GRACE, TTL
 from simulation_world import EXPECTED, Process, Simulation
 
 from forebay.buffer.base.errors import Unknown
 from forebay.buffer.coordinator import DeltaRejected, Stamped
+from forebay.buffer.format.rows import RowConverter
 from forebay.buffer.holds import HeldUploads
 from forebay.buffer.manifest import BelowFloor, Head, Queue
 from forebay.buffer.manifest.register import Limits
-from forebay.buffer.write.accumulator import Accumulator, FilledBatch, check_call
-from forebay.buffer.write.upload import BatchStorage, BatchUploader, Uploaded
+from forebay.buffer.write.accumulator import Accumulator, check_call
+from forebay.buffer.write.formats import open_format
+from forebay.buffer.write.rows import RowAccumulator, RowFormat, check_rows
+from forebay.buffer.write.upload import BatchStorage, BatchUploader, Filled, Uploaded
 
 Answer = Callable[..., None]
 Stored = Stamped[Uploaded | None] | Exception
@@ -31,11 +35,29 @@ class Writing(Process):
         self.made += 1
         return f"{self.who}-{self.made}"
 
-    def fill(self, *calls: tuple[str, int | None]) -> FilledBatch:
+    def open_rows(self, queue: Queue) -> RowFormat | None:
+        """Which schema it writes in, an old or a new one, which may have to evolve; None for bytes."""
+        if not self.simulation.rows:
+            return None
+        self.version = self.random.randrange(VERSIONS)
+        return open_format(queue, queue.read(), schema=schema_of(self.version), evolve=True)
+
+    def fill(self, rows: RowFormat | None, *calls: tuple[str, int | None]) -> Filled:
         """A batch of values, each the entry of one call with its number."""
+        if rows is not None:
+            return self.fill_rows(rows, *calls)
         accumulator = Accumulator(1 << 20, version=1 if self.simulation.migrating else 2)
         for value, number in calls:
             call = check_call(value.encode(), b"", self.line.clock.now_ms())
+            call.number = number
+            accumulator.apply(call)
+        return accumulator.freeze()[0]
+
+    def fill_rows(self, rows: RowFormat, *calls: tuple[str, int | None]) -> Filled:
+        accumulator, converter = RowAccumulator(1 << 20, rows), RowConverter(rows.schema)
+        for value, number in calls:
+            row = make_row(value.encode(), self.version)
+            call = check_rows(row, b"", self.line.clock.now_ms(), converter=converter)
             call.number = number
             accumulator.apply(call)
         return accumulator.freeze()[0]
@@ -45,14 +67,16 @@ class Writing(Process):
             self.line, role="producer", writer_id=writer_id, limits=LIMITS, clock=self.line.clock, random=self.random
         )
 
-    def open_uploader(self, queue: Queue) -> BatchUploader:
-        numbered = queue.writer_id.startswith("=")
-        return BatchUploader(queue, self.open_storage(), grace=GRACE, numbered=numbered, clock=self.line.clock)
+    def open_uploader(self, queue: Queue, rows: RowFormat | None) -> BatchUploader:
+        numbered, schemas = queue.writer_id.startswith("="), rows.ids if rows else ()
+        return BatchUploader(
+            queue, self.open_storage(), grace=GRACE, numbered=numbered, schemas=schemas, clock=self.line.clock
+        )
 
     def open_storage(self) -> BatchStorage:
         return BatchStorage(self.line, compression="none", clock=self.line.clock, random=self.random)
 
-    def upload(self, uploader: BatchUploader, batches: list[FilledBatch]) -> list[Stored]:
+    def upload(self, uploader: BatchUploader, batches: list[Filled]) -> list[Stored]:
         """What became of each batch; a rest between any two, as uploads take their time."""
         stored: list[Stored] = []
         for number, filled in enumerate(batches):
@@ -77,16 +101,27 @@ class Producing(Writing):
     """Stores a few batches and lists them with one append."""
 
     def begin(self) -> None:
-        self.uploader = self.open_uploader(self.open_queue())
+        self.uploader: BatchUploader | None = None
+
+    def open(self) -> BatchUploader:
+        queue = self.open_queue()
+        self.rows = self.open_rows(queue)
+        self.uploader = self.open_uploader(queue, self.rows)
+        return self.uploader
 
     def work(self) -> None:
+        try:
+            uploader = self.uploader or self.open()
+        except EXPECTED:
+            return
         calls = [
             [self.next_value() for _ in range(self.random.choice((1, 1, 2)))]
             for _ in range(self.random.choice((1, 1, 2)))
         ]
         answers = [[self.simulation.journal.call("append", self.who, value=v) for v in values] for values in calls]
-        stored = self.upload(self.uploader, [self.fill(*((value, None) for value in values)) for values in calls])
-        errors = self.list_stored(self.uploader, stored)
+        batches = [self.fill(self.rows, *((value, None) for value in values)) for values in calls]
+        stored = self.upload(uploader, batches)
+        errors = self.list_stored(uploader, stored)
         for batch, error, of_batch in zip(stored, errors, answers, strict=True):
             in_doubt = isinstance(error, Unknown) and isinstance(batch, Stamped)  # what was not stored is not listed
             outcome = "ok" if error is None else "unknown" if in_doubt else "failed"
@@ -130,7 +165,7 @@ class Lasting(Writing):
                 self.simulation.journal.call("append", self.input.writer, value=value),
             )
         last = self.input.read
-        batches = [self.fill((value, number)) for number, (value, _) in self.input.pending.items()]
+        batches = [self.fill(self.rows, (value, number)) for number, (value, _) in self.input.pending.items()]
         if any(self.list_stored(self.uploader, self.upload(self.uploader, batches))):
             self.uploader = None  # it may be there or not: a new one finds out
         else:
@@ -143,9 +178,10 @@ class Lasting(Writing):
             head = queue.last_seen()
             was_sealed = isinstance(head, Head) and queue.writer_id not in head.writers and queue.find_writer(head)
             self.simulation.seen["lasting writers found in a bucket"] += bool(was_sealed)
+            self.rows = self.open_rows(queue)
         except EXPECTED:
             return
-        self.uploader = self.open_uploader(queue)
+        self.uploader = self.open_uploader(queue, self.rows)
 
     def answer_through(self, last: int) -> None:
         for number in [number for number in self.input.pending if number <= last]:
@@ -161,6 +197,7 @@ class Loading(Writing):
         try:
             queue = self.open_queue()
             hold_id = queue.new_id()
+            rows = self.open_rows(queue)
             floor = HeldUploads(queue, hold_id, ttl=TTL, clock=self.line.clock).floor()
         except EXPECTED:
             return
@@ -170,16 +207,18 @@ class Loading(Writing):
             value = self.next_value()
             answer = journal.call("append", self.who, value=value)
             try:
-                uploaded.append(storage.put(self.fill((value, None)), above=floor))
+                filled = self.fill(rows, (value, None))
+                storage.prepare(filled)
+                uploaded.append(storage.put(filled, above=floor))
                 answers.append(answer)
             except EXPECTED:
                 answer("failed")
         if uploaded:
-            self.list_all(hold_id, uploaded, answers)
+            self.list_all(hold_id, uploaded, answers, rows.ids if rows else ())
 
-    def list_all(self, hold_id: str, uploaded: list[Uploaded], answers: list[Answer]) -> None:
+    def list_all(self, hold_id: str, uploaded: list[Uploaded], answers: list[Answer], schemas: tuple[str, ...]) -> None:
         try:
-            self.open_queue().append([stored.batch for stored in uploaded], let_go=hold_id)
+            self.open_queue().append([stored.batch for stored in uploaded], let_go=hold_id, schemas=schemas)
             outcome = "ok"
         except BelowFloor:
             outcome = "failed"

@@ -27,6 +27,7 @@ from typing import Any, Self
 
 import msgspec
 import pyarrow.dataset as ds
+from evolving import VERSIONS, schema_of
 from runtime_child import GROUP
 from storm_child import FENCED, GAVE_UP, Part, entries_of, read_ledger
 
@@ -37,6 +38,7 @@ from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.manifest.head import KEPT_LASTING
 from forebay.buffer.manifest.head_fields import Writer
 from forebay.buffer.manifest.lasting_writers import list_lasting_writers
+from forebay.buffer.producer import Producer
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.gc import Collector
 
@@ -111,6 +113,7 @@ class Storm:
         url: the buffer, empty at first.
         home: a folder for ledgers and Parquet files.
         seed: what everything is drawn from.
+        rows: whether the buffer holds rows, of a schema that evolves while old and new producers write.
         options: storage options of the processes, which may lead them through a proxy; one is drawn for each life.
         direct: storage options of the account at the end.
         pace: how long things take on this store, beside files.
@@ -124,13 +127,14 @@ class Storm:
         seed: int,
         *,
         profile: str = "native",
+        rows: bool = False,
         weather: Weather = Weather(),
         options: Collection[dict[str, Any]] = ({},),
         direct: dict[str, Any] | None = None,
         pace: float = 1.0,
         restart_server: Callable[[], None] | None = None,
     ) -> None:
-        self.url, self.home, self.seed, self.profile = url, home, seed, profile
+        self.url, self.home, self.seed, self.profile, self.rows = url, home, seed, profile, rows
         self.happened: Counter[str] = Counter()
         """How often what was done to whom."""
         self._random = Random(seed)
@@ -144,7 +148,7 @@ class Storm:
         self._alive: dict[str, tuple[Part, int]] = {}
 
     def _parts(self) -> Iterator[Part]:
-        base = Part("producer", "", 0, self.url, str(self.home), 0, profile=self.profile)
+        base = Part("producer", "", 0, self.url, str(self.home), 0, profile=self.profile, rows=self.rows)
         grace = GRACE if self.profile == "native" else 600.0  # version 1 allows no pause beyond it
         steps = self._weather.steps_clock
         yield replace(base, name="plain-1", grace=grace, steps_clock=steps)
@@ -165,6 +169,8 @@ class Storm:
 
     def __enter__(self) -> Self:
         if self.profile == "native":
+            if self.rows:
+                Producer(self.open_store(), schema=schema_of(0)).close()
             # Before anyone trims: a group that comes later begins at what is left.
             for part in self._cast:
                 if part.group is not None:
@@ -301,6 +307,9 @@ class Storm:
         assert durable, f"seed {self.seed}: nothing was durable, so this says nothing"
         if self.profile == "native":
             self._check_writers()
+        if self.rows:
+            self.happened["schema versions"] = len(Queue(self.open_store()).read().schemas)
+            assert 1 < self.happened["schema versions"] <= VERSIONS, f"seed {self.seed}: the schema did not evolve"
         kept = self._check_store()
         swept = sum(line[1] for line in read_ledger(self.home / "sweeper.ledger"))
         return (
@@ -335,9 +344,7 @@ class Storm:
 
     def _check_producer(self, name: str, found: list[str]) -> int:
         """Compare a producer's ledger with the log, and return how many entries it was told to be durable."""
-        told: dict[tuple[int, int], str] = {}
-        for answer, life, number in read_ledger(self.home / f"{name}.ledger"):
-            told[life, number] = answer
+        told = read_answers(self.home / f"{name}.ledger")
         there = [entry for entry in found if entry.startswith(f"{name}/")]
         seen = set(there)
         durable = 0
@@ -380,6 +387,11 @@ class Storm:
             Collector(self.open_store(), grace=0).collect_once()
         assert report.batches == 0, f"seed {self.seed}: everyone has read all, and {report.batches} batches are kept"
         return sum(1 for found in self.open_store().list("data/"))
+
+
+def read_answers(ledger: Path) -> dict[tuple[int, int], str]:
+    """What a producer was last told of each call, by its life and its number."""
+    return {(life, number): answer for answer, life, number in read_ledger(ledger)}
 
 
 def rage(storm: Storm, kills: int) -> str:

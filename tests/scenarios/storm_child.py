@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import faulthandler
 import json
 import os
 import signal
@@ -28,6 +29,7 @@ from typing import Any, NoReturn
 
 import pyarrow.parquet  # noqa: F401 - loaded once for all
 import s3fs  # noqa: F401 - the same
+from evolving import VERSIONS, make_row, read_rows, schema_of
 from runtime_child import CONFIG, GROUP, open_sink
 
 from forebay.buffer.base.clock import SystemClock
@@ -36,6 +38,7 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.coordinator import WriteHandle
 from forebay.buffer.producer import Producer
 from forebay.buffer.store import ObjectStore, open_store
+from forebay.buffer.topic import TopicProducer
 from forebay.gc import Collector
 from forebay.runtime import Runtime, Source
 from forebay.testing import Fault, FaultyStore
@@ -52,7 +55,7 @@ class Part:
     """What one process is to do."""
 
     role: str
-    """`producer`, `consumer`, `runtime` or `collector`."""
+    """`producer`, `topic producer`, `consumer`, `runtime` or `collector`."""
     name: str
     """Of the process, whichever of its lives this is."""
     life: int
@@ -63,6 +66,8 @@ class Part:
     options: dict[str, Any] = field(default_factory=dict)
     profile: str = "native"
     group: str | None = None
+    rows: bool = False
+    """Whether the buffer or topic holds rows, of a schema that evolves (`evolving.py`)."""
     lasting: bool = False
     """A producer that goes on under its name, and repeats what it does not know to be durable."""
     grace: float = 600.0
@@ -73,6 +78,19 @@ class Part:
     @property
     def is_a_pod(self) -> bool:
         return self.profile == "native" and self.life % 2 == 1
+
+    @property
+    def schema_version(self) -> int:
+        """How wide a producer's schema is: it grows with each life. One producer stays an old one."""
+        return 0 if self.name == "plain-1" else min(self.life + 1, VERSIONS - 1)
+
+    def make(self, values: list[bytes]) -> list[Any]:
+        """Return the entries of a call."""
+        return [make_row(value, self.schema_version) for value in values] if self.rows else values
+
+    def read(self, batch: Any) -> list[str]:
+        """Return what a batch holds."""
+        return [value.decode() for value in (read_rows(batch) if self.rows else batch.entries)]
 
     @property
     def ledger(self) -> Path:
@@ -136,6 +154,8 @@ def produce(part: Part) -> None:
         profile=part.profile,  # type: ignore[arg-type]  # from JSON
         manifest_path="manifest",
         data_prefix="data",
+        schema=schema_of(part.schema_version) if part.rows else None,
+        evolve=part.rows,
         flush_interval=0.01,
         writer_id=writer_id,
         grace=part.grace,
@@ -149,11 +169,29 @@ def produce(part: Part) -> None:
             number += 1
             entries = entries_of(part.name, life, number)
             ledger.write("tried", life, number)
-            in_flight.append((number, producer.produce(entries, number=number if writer_id else None)))
+            in_flight.append((number, producer.produce(part.make(entries), number=number if writer_id else None)))
             while len(in_flight) >= IN_FLIGHT or (in_flight and random.random() < 0.3):
                 _settle(part, ledger, life, *in_flight.popleft())
         for waiting in in_flight:
             _settle(part, ledger, life, *waiting)
+
+
+def produce_to_topic(part: Part) -> None:
+    """Produce rows to a topic, by their keys, and write down what became of each call."""
+    random, ledger = Random(part.seed), Ledger(part.ledger)
+    with TopicProducer(
+        open_store(part.url, part.options),
+        schema=schema_of(part.schema_version),
+        evolve=True,
+        flush_interval=0.01,
+        clock=_clock(part, random),
+    ) as producer:
+        number = 0
+        while not part.is_stopped:
+            number += 1
+            values = entries_of(part.name, part.life, number)
+            ledger.write("tried", part.life, number)
+            _settle(part, ledger, part.life, number, producer.produce(part.make(values), key=b"%d" % (number % 8)))
 
 
 def _settle(part: Part, ledger: Ledger, life: int, number: int, handle: WriteHandle[None]) -> None:
@@ -179,7 +217,7 @@ def consume(part: Part) -> None:
         while not part.is_stopped or part.drains:
             batch = consumer.next_batch()
             if batch is not None:
-                ledger.write(batch.sequence, [entry.decode() for entry in batch.entries])
+                ledger.write(batch.sequence, part.read(batch))
                 consumer.ack_through(batch.sequence)
             elif part.drains:
                 return
@@ -220,6 +258,7 @@ def _clock(part: Part, random: Random) -> SystemClock:
 
 ROLES: dict[str, Callable[[Part], None]] = {
     "producer": produce,
+    "topic producer": produce_to_topic,
     "consumer": consume,
     "runtime": run_runtime,
     "collector": collect,
@@ -258,6 +297,7 @@ def _live(part: Part) -> NoReturn:
 
 
 def main() -> None:
+    faulthandler.enable()
     for line in sys.stdin:
         command = json.loads(line)
         if "start" in command:

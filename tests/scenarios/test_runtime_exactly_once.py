@@ -22,10 +22,12 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from kinds import BYTES, ROWS, Kind, kind_in
 from patience import PATIENCE, wait_for
 from runtime_child import COMBINING, CONFIG, GROUP, open_sink
 
 from forebay.buffer.base.errors import Fenced
+from forebay.buffer.consumer import Consumer
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Queue
 from forebay.buffer.producer import Producer
@@ -66,14 +68,16 @@ def values(kind: str, target: str) -> list[bytes]:
         except TableNotFoundError:
             return []  # its folder is there before its first version
         return found
+    if kind == "buffer":
+        return ROWS.read_all(Consumer(target))
     files = ds.dataset(path)
     return [] if not files.files else files.to_table()["value"].to_pylist()
 
 
-def fill(source: str | ObjectStore, batches: int) -> list[bytes]:
-    with Producer(source) as producer:
+def fill(source: str | ObjectStore, batches: int, entries: Kind = BYTES) -> list[bytes]:
+    with Producer(source, schema=entries.schema) as producer:
         for number in range(batches):
-            producer.produce([b"%06d" % (10 * number + i) for i in range(10)])
+            producer.produce(entries.make_all(b"%06d" % (10 * number + i) for i in range(10)))
             producer.flush().wait()
     return [b"%06d" % i for i in range(10 * batches)]
 
@@ -81,8 +85,9 @@ def fill(source: str | ObjectStore, batches: int) -> list[bytes]:
 class Service:
     """A producer that goes on for as long as others are killed."""
 
-    def __init__(self, source: str) -> None:
-        self._producer = Producer(source, flush_interval=0.02)
+    def __init__(self, source: str, kind: Kind = BYTES) -> None:
+        self._kind = kind
+        self._producer = Producer(source, schema=kind.schema, flush_interval=0.02)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._produce, daemon=True)
         self.produced: list[bytes] = []
@@ -92,10 +97,10 @@ class Service:
         self._thread.start()
         return self
 
-    def _next(self) -> list[bytes]:
+    def _next(self) -> list[Any]:
         entries = [b"%08d" % number for number in range(len(self.produced), len(self.produced) + 20)]
         self.produced += entries
-        return entries
+        return self._kind.make_all(entries)
 
     def _produce(self) -> None:
         while not self._stopped.wait(0.04):
@@ -147,14 +152,15 @@ def check_nothing_is_acked_ahead(kind: str, urls: Urls, since: int = 0) -> int:
     store = open_store(urls.source)
     fetch = FetchHandle(store).fetch
     listed = Queue(store).descriptors(since, acked + 1 - since)
-    missing = {entry for found in listed for entry in fetch(found).entries} - set(values(kind, urls.target))
+    held = kind_in(store).read_all(fetch(found) for found in listed)
+    missing = set(held) - set(values(kind, urls.target))
     assert not missing, f"acknowledged up to {acked}, and not in the target: {sorted(missing)[:5]}"
     return acked + 1
 
 
-def check_random_kills(kind: str, urls: Urls, kills: int, seed: int) -> None:
+def check_random_kills(kind: str, urls: Urls, kills: int, seed: int, entries: Kind = BYTES) -> None:
     random, since = Random(seed), 0
-    with Service(urls.source) as service:
+    with Service(urls.source, entries) as service:
         for _ in range(kills):
             kill_at_random(kind, urls, random)
             since = check_nothing_is_acked_ahead(kind, urls, since)
@@ -172,17 +178,26 @@ def test_killed_at_random_while_a_producer_runs_every_durable_entry_is_there_onc
     check_random_kills(kind, urls, kills=8 if kind != "callable" else 3, seed=7)
 
 
+@pytest.mark.parametrize("kind", ["delta", "parquet", "buffer"])
+def test_killed_at_random_every_durable_row_is_there_once(kind: str, urls: Urls) -> None:
+    check_random_kills(kind, urls, kills=4, seed=9, entries=ROWS)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize("entries", [BYTES, ROWS], ids=lambda entries: entries.name)
 @KINDS
-def test_killed_a_hundred_times_at_random_every_durable_entry_is_there_once(kind: str, urls: Urls) -> None:
-    check_random_kills(kind, urls, kills=100, seed=8)
+def test_killed_a_hundred_times_at_random_every_durable_entry_is_there_once(
+    kind: str, urls: Urls, entries: Kind
+) -> None:
+    check_random_kills(kind, urls, kills=100, seed=8, entries=entries)
 
 
 @EXACT
-def test_killed_between_commit_and_ack_each_time_everything_is_there_once(kind: str, urls: Urls) -> None:
+@pytest.mark.parametrize("entries", [BYTES, ROWS], ids=lambda entries: entries.name)
+def test_killed_between_commit_and_ack_each_time_everything_is_there_once(kind: str, urls: Urls, entries: Kind) -> None:
     """Each process dies after its first commit, before it has heard of it, until one finds nothing left to do."""
-    produced = fill(urls.source, 45)
+    produced = fill(urls.source, 45, entries)
     endings = [-9]
     while endings[-1] == -9:
         with child(kind, urls, kill_after=1) as process:

@@ -40,10 +40,10 @@ EVENTS = (
 """What a run must have met with to mean anything."""
 
 
-def play_many(seeds: range) -> Counter[str]:
+def play_many(seeds: range, *, rows: bool = False) -> Counter[str]:
     seen: Counter[str] = Counter()
     for seed in seeds:
-        seen += simulation.play(seed).seen
+        seen += simulation.play(seed, rows=rows).seen
     return seen
 
 
@@ -53,11 +53,18 @@ def test_every_seed_holds() -> None:
     assert not rare, f"too seldom for the run to mean anything: {rare} of {dict(seen)}"
 
 
+def test_every_seed_holds_for_rows_of_a_schema_that_evolves() -> None:
+    seen = play_many(range(SEEDS // 2), rows=True)
+    rare = [what for what in {*EVENTS} - {"migrations"} if seen[what] < 5]
+    assert not rare, f"too seldom for the run to mean anything: {rare} of {dict(seen)}"
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_thousands_of_new_seeds_hold() -> None:
+@pytest.mark.parametrize("rows", [False, True], ids=["bytes", "rows"])
+def test_thousands_of_new_seeds_hold(rows: bool) -> None:
     first = Random().randrange(10**9)
-    play_many(range(first, first + 5000))
+    play_many(range(first, first + 5000), rows=rows)
 
 
 def test_same_seed_gives_the_same_run() -> None:

@@ -29,6 +29,8 @@ from forebay.testing.servers import SeaweedServer
 Say = Callable[[str], None]
 
 LONG = (pytest.mark.slow, pytest.mark.timeout(1200))
+ROWS = pytest.mark.parametrize("rows", [False, True], ids=["bytes", "rows"])
+"""A buffer of bytes, and one of rows whose schema evolves while old and new producers write."""
 
 
 @pytest.fixture
@@ -66,14 +68,18 @@ def bad_network(seed: int) -> Callable[[str], Fault]:
 
 
 @pytest.mark.parametrize("kills", [20, pytest.param(300, marks=LONG)])
-def test_native_buffer_on_files_loses_doubles_and_dangles_nothing(tmp_path: Path, kills: int, say: Say) -> None:
+@ROWS
+def test_native_buffer_on_files_loses_doubles_and_dangles_nothing(
+    tmp_path: Path, kills: int, rows: bool, say: Say
+) -> None:
     weather = Weather(stops=0.12, full_disks=0.06, steps_clock=True)
-    say(rage(Storm(f"file://{tmp_path}/buffer", tmp_path, seed_of(11), weather=weather), kills))
+    say(rage(Storm(f"file://{tmp_path}/buffer", tmp_path, seed_of(11), rows=rows, weather=weather), kills))
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(200, marks=LONG)])
+@ROWS
 def test_native_buffer_on_a_server_that_is_killed_too_loses_doubles_and_dangles_nothing(
-    tmp_path: Path, own_weed: SeaweedServer, kills: int, say: Say
+    tmp_path: Path, own_weed: SeaweedServer, kills: int, rows: bool, say: Say
 ) -> None:
     """Through a network that cuts, delays and loses answers, and on both client libraries."""
     seed = seed_of(12)
@@ -83,6 +89,7 @@ def test_native_buffer_on_a_server_that_is_killed_too_loses_doubles_and_dangles_
             "s3://storms/buffer",
             tmp_path,
             seed,
+            rows=rows,
             weather=Weather(stops=0.1, server_kills=0.05, steps_clock=True),
             options=[{**through, "client": "s3fs"}, {**through, "client": "obstore"}],
             direct=own_weed.storage_options,

@@ -7,14 +7,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from kinds import BYTES, ROWS, Kind, append_all, kind_in
 from patience import PATIENCE
 
 from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound, Trimmed, Unavailable, Unsupported
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.either.ranges import read_range
-from forebay.buffer.format.batch import encode_batch
-from forebay.buffer.format.checksum import crc32c
-from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.manifest import Queue, UnnamedReader
 from forebay.buffer.read.descriptors import PIECE
 from forebay.buffer.read.fetch import Batch
@@ -22,20 +20,39 @@ from forebay.buffer.store.memory import MemoryStore
 from forebay.testing import Fault, FaultyStore, ManualClock
 
 
+@pytest.fixture(
+    params=[("native", BYTES), ("native", ROWS), ("opendata", BYTES)], ids=["native", "native-rows", "opendata"]
+)
+def place(request: pytest.FixtureRequest) -> tuple[str, Kind]:
+    """A profile, and what the buffer holds."""
+    found: tuple[str, Kind] = request.param
+    return found
+
+
+@pytest.fixture
+def profile(place: tuple[str, Kind]) -> str:
+    return place[0]
+
+
+@pytest.fixture
+def inner(inner: MemoryStore, place: tuple[str, Kind]) -> MemoryStore:
+    place[1].begin(inner)
+    return inner
+
+
 def append(store: MemoryStore, count: int) -> None:
     queue = Queue(store)
     first = queue.read().next_sequence
-    batches = []
-    for i in range(first, first + count):
-        data = encode_batch([f"{i}".encode()], "none")
-        store.put(f"data/{i}", data)
-        facts = Facts(len(data), len(data) - 7, 1, crc32c(data), 1000 * i, 1000 * i + 999)
-        batches.append(NewBatch(f"data/{i}", (), facts))
-    queue.append(batches)
+    kind = kind_in(store)
+    append_all(
+        queue,
+        [kind.upload(store, f"data/{i}", [b"%d" % i], 1000 * i, 1000 * i + 999) for i in range(first, first + count)],
+    )
 
 
 def values(batches: Any) -> list[int]:
-    return [int(batch.entries[0]) for batch in batches]
+    found = [batch.entries[0] for batch in batches]
+    return [int(entry["value"] if isinstance(entry, dict) else entry) for entry in found]
 
 
 @pytest.mark.parametrize(
@@ -140,9 +157,10 @@ def test_damaged_object_is_corrupt(inner: MemoryStore) -> None:
         list(read_range(inner))
 
 
-def test_failed_fetch_is_raised_in_its_turn(inner: MemoryStore) -> None:
+def test_failed_fetch_is_raised_in_its_turn(inner: MemoryStore, place: tuple[str, Kind]) -> None:
     append(inner, 4)
-    away = dict.fromkeys(range(2, 10**4), Fault.FAIL)
+    needed = 2 if place[1] is BYTES else 3  # a manifest, a batch, and a schema if it holds rows
+    away = dict.fromkeys(range(needed, 10**4), Fault.FAIL)
     found = read_range(FaultyStore(inner, away, only={"get"}), threads=1, clock=ManualClock())
     assert values([next(found)]) == [0]
     with pytest.raises(Unavailable):
@@ -157,7 +175,7 @@ def test_no_more_is_fetched_ahead_than_threads_allow(inner: MemoryStore) -> None
         fetched: list[str]
 
         def get(self, key: str) -> Any:
-            if key != "manifest":
+            if key.startswith("data/"):
                 self.fetched.append(key)
                 started.release()
             return super().get(key)

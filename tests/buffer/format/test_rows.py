@@ -133,6 +133,8 @@ class Stamp(datetime):
         ("at", date(2026, 1, 31), "timestamp", "date"),
         ("at", Stamp(2026, 1, 31, tzinfo=UTC), "timestamp", "Stamp"),
         ("at_ms", NOON.replace(microsecond=1), "timestamp", "would lose data"),
+        ("at", datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))), "timestamp", "outside the years"),
+        ("at_ms", datetime(9999, 12, 31, 23, 30, tzinfo=UTC), "timestamp", "outside the years"),
         ("local", NOON, "timestamp", "datetime .*, which has a zone"),
         ("price", 1.5, "decimal128", "float 1.5"),
         ("price", Decimal("1.555"), "decimal128", "Decimal"),
@@ -235,6 +237,7 @@ def test_row_that_is_no_dict_fails_the_call() -> None:
         (b'{"id":1,"at":"2026-01-31"}', "at", "zone offset"),
         (b'{"id":1,"at":"2026-01-31T12:00:00.1234567Z"}', "at", "1234567Z"),
         (b'{"id":1,"at":1769860800}', "at", "int 1769860800"),
+        (b'{"id":1,"at":"0000-12-31T23:59:59Z"}', "at", "outside the years"),
         (b'{"id":1,"at_ms":"2026-01-31T12:00:00.1234Z"}', "at_ms", "lose data"),
         (b'{"id":1,"local":"2026-01-31T12:00:00Z"}', "local", "no zone offset"),
         (b'{"id":1,"price":1.555}', "price", "data loss"),
@@ -291,6 +294,18 @@ def test_call_of_another_type_fails(call: Any) -> None:
             pa.table({"id": [1, 1], "at": pa.array([0, 1], pa.timestamp("ns", "UTC"))}),
             "row 1, column at: expected timestamp.*lose data: 1",
         ),
+        (
+            pa.table({"id": [1, 1], "at": pa.array([0, 253_402_300_800_000_000], pa.timestamp("us", "UTC"))}),
+            "row 1, column at: expected timestamp.*, found a time outside the years 1 to 9999",
+        ),
+        (
+            pa.table({"id": [1], "day": pa.array([2_932_897], pa.date32())}),
+            "row 0, column day: expected date32.*, found a time outside the years 1 to 9999",
+        ),
+        (
+            pa.table({"id": [1], "place": pa.array([{"lat": 1.0, "at": -(2**62)}], SCHEMA.field("place").type)}),
+            "row 0, column place.at: expected timestamp.*, found a time outside the years 1 to 9999",
+        ),
         (pa.table({"id": [1], "price": [Decimal("1.555")]}), "row 0, column price: expected decimal128"),
         (
             pa.table({"id": [1], "words": [["a", None]]}),
@@ -315,7 +330,7 @@ def test_call_of_another_type_fails(call: Any) -> None:
             "row 0, expected valid Arrow data, found .*UTF8",
         ),
     ],
-    ids=range(19),
+    ids=range(22),
 )
 def test_arrow_data_that_does_not_fit_fails_the_call(table: pa.Table, said: str) -> None:
     calls = (table, *table.to_batches()) if table.num_columns == len(set(table.column_names)) else (table,)

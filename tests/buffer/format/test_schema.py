@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import textwrap
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -532,3 +534,36 @@ def test_forged_columns_with_a_right_checksum_are_a_schema_or_corrupt(columns: A
     with suppress(Corrupt):
         schema = decode_schema(encode_raw(columns), WHERE)
         assert check_schema(schema).equals(schema)
+
+
+RACE = textwrap.dedent("""
+    import sys
+    import threading
+
+    import pyarrow as pa
+
+    from forebay.buffer.format.schema import decode_schema, encode_schema
+
+    sys.setswitchinterval(1e-6)
+    inner = pa.struct([pa.field("b", pa.int64())])
+    data = encode_schema(pa.schema([pa.field("a", pa.list_(pa.field("element", inner)))]))
+    start = threading.Barrier(16)
+
+
+    def read():
+        start.wait()
+        assert decode_schema(data, "here").names == ["a"]
+
+
+    threads = [threading.Thread(target=read) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+""")
+
+
+def test_threads_that_read_the_first_schema_at_once_do_not_crash_the_process() -> None:
+    """In processes of their own: msgspec dereferences a null pointer where nothing prevents it, in one run of three."""
+    running = [subprocess.Popen([sys.executable, "-c", RACE]) for _ in range(4)]
+    assert [process.wait() for process in running] == [0] * 4

@@ -11,6 +11,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from kinds import BYTES, Kind, kind_in
 
 from forebay.buffer.base.errors import Denied, ForebayError, Unavailable, Unknown, Unsupported
 from forebay.buffer.consumer import Consumer
@@ -22,16 +23,23 @@ from forebay.buffer.store.base import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, create_topic, partition_for
 from forebay.runtime.contract import Commit, Committed, Fatal, MaybeCommitted
+from forebay.runtime.decoders import raw
 from forebay.runtime.sinks import BufferSink
 from forebay.testing import Crash, Fault, FaultyStore
 from forebay.testing.commits import make_batch, make_commit
 
 
-def commit_of(first: int, last: int | None = None, *, group: str = "tests") -> Commit:
+def as_rows(batch: Batch) -> pa.Table:
+    """The entries as a typed buffer would have them, with the metadata of their calls."""
+    records = batch.records(columns=["value", "metadata"])
+    return records.rename_columns(["value", "_call_metadata"])
+
+
+def commit_of(first: int, last: int | None = None, *, group: str = "tests", kind: Kind = BYTES) -> Commit:
     """Each batch has metadata of its own, so that each is a call."""
     sequences = range(first, (first if last is None else last) + 1)
     batches = [make_batch([b"%03d a" % i, b"%03d b" % i], i, metadata=b"batch %d" % i) for i in sequences]
-    return make_commit(*batches, group=group)
+    return make_commit(*batches, decoder=raw if kind is BYTES else as_rows, group=group)
 
 
 def expected(last: int) -> list[bytes]:
@@ -39,7 +47,7 @@ def expected(last: int) -> list[bytes]:
 
 
 def entries(store: ObjectStore) -> list[bytes]:
-    return [entry for batch in Consumer(store) for entry in batch.entries]
+    return kind_in(store).read_all(Consumer(store))
 
 
 def commit_until_done(sink: BufferSink, commit: Commit) -> None:
@@ -99,17 +107,18 @@ def test_readers_have_names_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH, Fault.CRASH_AFTER])
-def test_dying_at_any_store_call_leaves_what_a_replay_completes(fault: Fault) -> None:
+def test_dying_at_any_store_call_leaves_what_a_replay_completes(fault: Fault, kind: Kind) -> None:
+    typed = kind is not BYTES
     for number in range(100):
-        target = MemoryStore(f"memory://copy-{fault.name}-{number}")
+        target = MemoryStore(f"memory://copy-{fault.name}-{number}-{kind.name}")
         store = FaultyStore(target, {number: fault})
         with suppress(Crash, ForebayError):  # a crash in a thread of the producer's ends as an error
-            sink = BufferSink(store)
-            sink.commit(commit_of(0, 1))
-            sink.commit(commit_of(2, 4))
-        with BufferSink(target) as successor:
-            commit_until_done(successor, commit_of(0, 1))
-            commit_until_done(successor, commit_of(2, 4))
+            sink = BufferSink(store, evolve=typed)
+            sink.commit(commit_of(0, 1, kind=kind))
+            sink.commit(commit_of(2, 4, kind=kind))
+        with BufferSink(target, evolve=typed) as successor:
+            commit_until_done(successor, commit_of(0, 1, kind=kind))
+            commit_until_done(successor, commit_of(2, 4, kind=kind))
         assert entries(target) == expected(4), f"{fault.name} at call {number}"
         if sum(store.calls.values()) <= number:
             return
@@ -117,13 +126,13 @@ def test_dying_at_any_store_call_leaves_what_a_replay_completes(fault: Fault) ->
 
 
 @pytest.mark.parametrize("seeds", [6, pytest.param(100, marks=pytest.mark.slow)])
-def test_seeded_faults_double_and_lose_nothing(seeds: int) -> None:
+def test_seeded_faults_double_and_lose_nothing(seeds: int, kind: Kind) -> None:
     for seed in range(seeds):
-        target = MemoryStore(f"memory://copy-seeded-{seed}")
+        target = MemoryStore(f"memory://copy-seeded-{seed}-{kind.name}")
         store = FaultyStore.seeded(target, seed, rate=0.25)
-        with BufferSink(store) as sink:
+        with BufferSink(store, evolve=kind is not BYTES) as sink:
             for first in range(0, 6, 2):
-                commit_until_done(sink, commit_of(first, first + 1))
+                commit_until_done(sink, commit_of(first, first + 1, kind=kind))
             store.land_late_requests()
         assert entries(target) == expected(5), f"seed {seed}"
 
