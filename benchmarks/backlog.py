@@ -115,15 +115,16 @@ class CountingStore(MemoryStore):
 class Backlog:
     """A buffer with a given number of waiting batches, a writer, and a reader at its end."""
 
-    def __init__(self, size: int, version: int = 2) -> None:
+    def __init__(self, size: int, version: int = 2, schemas: tuple[str, ...] = ()) -> None:
         self._random = Random(size)
+        self._schemas = schemas
         self._store = CountingStore(f"memory://backlog-{version}-{size}")
         if version == 1:
             self._store.create("manifest", Manifest.empty(self._store.url).to_bytes())
         self._writer = Queue(self._store, random=self._random)
         group = size if version == 1 or size == _FEW else KEPT_LISTINGS
         for at in range(0, size, group):
-            self._writer.append([self._batch() for _ in range(min(group, size - at))])
+            self._append([self._batch() for _ in range(min(group, size - at))])
         reader = {} if version == 1 else {"group": "reader", "from_": "latest"}
         self._consumer = Consumer(self._store, **reader)
         state = self._writer.read()
@@ -139,7 +140,7 @@ class Backlog:
         self._writer.read()
         self._store.counts.clear()
         for batch in self._new:
-            self._writer.append([batch])
+            self._append([batch])
 
     def poll(self) -> None:
         """One cycle of polls: each finds what an append has just added."""
@@ -161,8 +162,14 @@ class Backlog:
         assert len(Queue(self._store).descriptors(0, _CYCLE)) == _CYCLE
         return Counter(self._store.counts)
 
+    def _append(self, batches: list[NewBatch]) -> None:
+        if self._schemas:
+            self._writer.append(batches, version=2, schemas=self._schemas)
+        else:
+            self._writer.append(batches)
+
     def _append_one(self, batch: NewBatch) -> bytes:
-        self._writer.append([batch])
+        self._append([batch])
         return bytes(MemoryStore.get(self._store, "manifest").data)
 
     def _batch(self) -> NewBatch:
@@ -176,4 +183,5 @@ class Backlog:
             last_time_ms=now,
         )
         location = f"data/{names.mint(SystemClock(), self._random)}.batch"
-        return NewBatch(location, (Metadata(0, now - 100, b"svc=web"),), facts)
+        schema = len(self._schemas) - 1 if self._schemas else None
+        return NewBatch(location, (Metadata(0, now - 100, b"svc=web"),), facts, schema)

@@ -7,15 +7,23 @@ columns and 300 bytes or 1 KiB.
   turns 1.5 into 1, `pyarrow.json` takes two documents for two rows.
 - *Producing*: until every row is durable. The ceilings write as many Parquet files with the same settings, in as many
   threads, and put them with the bare client; from dicts and from JSON they convert the rows first, by the peers above.
-- *Reading*: batches to Arrow by four workers, against a bare get and `read_table` in as many threads; and two of ten
-  columns against all of them.
+- *Reading*: a backlog to Arrow by four workers, from opening to closing the consumer, against a bare get and
+  `read_table` in as many threads; and two of ten columns against all of them.
+- *Backlog*: an append and a poll while 100 and while 100,000 typed batches wait (backlog.py has the same for bytes).
+- *Memory*: the peak of a whole process that produces into a store whose puts hang, and of one that reads with the
+  default read-ahead; rows beside bytes of the same length.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -26,22 +34,24 @@ import pyarrow as pa
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
-from forebay import Consumer, Producer
+from forebay import Consumer, Producer, ProducerLimits, ReadAhead, Timeout, open_store
 from forebay.buffer.format.rows import RowConverter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from harness import Bench
     from places import Place
 
     from forebay import BatchDescriptor
 
-_ROUNDS = 7
+_ROUNDS = 5
 _LENGTHS = {"100 B": 100, "300 B": 300, "1 KiB": 1024}
 _ROWS_A_CALL = 1000
 _WORKERS = 4
 _FLUSH_BYTES = 16 << 20
+_PASSES = 4
+"""Number of times that the events are produced from Arrow, and read: so that opening and closing count for little."""
 _PATIENT = 3600.0
 _PARQUET = {"compression": "zstd", "compression_level": 1, "write_page_checksum": True, "store_schema": False}
 _SCHEMA = pa.schema(
@@ -71,6 +81,8 @@ def run(bench: Bench) -> None:
         for shape, given in events.items():
             _produce(bench, shape, given, places[0])
             _read(bench, shape, given, places[0])
+    _wait(bench)
+    _memory(bench)
 
 
 class _Events:
@@ -170,22 +182,23 @@ def _read_json(documents: Sequence[bytes], schema: pa.Schema) -> pa.Table:
 
 
 def _produce(bench: Bench, shape: str, events: _Events, place: Place) -> None:
-    files = len(_batches(place, _write(place, events, "Arrow")))
     tables: dict[str, Callable[[], pa.Table]] = {
-        "Arrow": lambda: events.table,
+        "Arrow": lambda: pa.concat_tables([events.table] * _PASSES),
         "dicts": lambda: pa.Table.from_pylist(events.rows, events.schema),
         "documents": lambda: _read_json(events.documents, events.schema),
     }
     for form, least in (("Arrow", 0.85), ("dicts", 0.8), ("documents", 0.8)):
-        calls = events.calls(form)
+        passes = _PASSES if form == "Arrow" else 1
+        calls = events.calls(form) * passes
+        files = len(_batches(place, _write(place, events, calls)))
         ratios = bench.compare(
             f"produce {form}, {shape}",
             {
                 "pyarrow + bare puts": partial(_put_bare, place, tables[form], files),
-                "forebay": partial(_write, place, events, form, calls),
+                "forebay": partial(_write, place, events, calls),
             },
             ceiling="pyarrow + bare puts",
-            amount=events.size,
+            amount=passes * events.size,
             rounds=_ROUNDS,
             clock="cpu",
         )
@@ -194,13 +207,13 @@ def _produce(bench: Bench, shape: str, events: _Events, place: Place) -> None:
         _single_calls(bench, events, place)
 
 
-def _write(place: Place, events: _Events, form: str, calls: list[Any] | None = None) -> str:
-    """Produce all rows into a new buffer, and return its name."""
+def _write(place: Place, events: _Events, calls: list[Any]) -> str:
+    """Make all calls durable in a new buffer, and return its name."""
     name = f"typed-{next(_numbers)}"
     with Producer(
         place.open(name), schema=events.schema, flush_interval=_PATIENT, flush_size_bytes=_FLUSH_BYTES
     ) as producer:
-        for call in events.calls(form) if calls is None else calls:
+        for call in calls:
             producer.produce(call)
     return name
 
@@ -228,7 +241,7 @@ def _single_calls(bench: Bench, events: _Events, place: Place) -> None:
 
 def _time_calls(place: Place, events: _Events, rows: list[dict[str, Any]]) -> float:
     before = time.process_time()
-    _write(place, events, "dicts", rows)
+    _write(place, events, list(rows))
     return time.process_time() - before
 
 
@@ -244,9 +257,9 @@ class _Stored:
     def read(self, columns: Sequence[str] | None = None) -> int:
         """Read all batches to Arrow by four workers, and return the number of rows."""
         with Consumer(self.place.open(self.name), columns=columns) as consumer:
-            fetch = consumer.fetch_handle().fetch
+            fetch, found = consumer.fetch_handle().fetch, consumer.next_descriptors(len(self.descriptors))
             with ThreadPoolExecutor(_WORKERS) as pool:
-                return sum(pool.map(lambda each: fetch(each).table.num_rows, self.descriptors))
+                return sum(pool.map(lambda each: fetch(each).table.num_rows, found))
 
     def read_bare(self, columns: Sequence[str] | None = None) -> int:
         def read(descriptor: BatchDescriptor) -> int:
@@ -263,9 +276,9 @@ def _batches(place: Place, name: str) -> list[BatchDescriptor]:
 
 
 def _read(bench: Bench, shape: str, events: _Events, place: Place) -> None:
-    name = _write(place, events, "Arrow")
+    name = _write(place, events, events.calls("Arrow") * _PASSES)
     stored = _Stored(place, name, _batches(place, name))
-    assert stored.read() == stored.read_bare() == len(events.rows)
+    assert stored.read() == stored.read_bare() == _PASSES * len(events.rows)
     some = ["ts", "ms"]
     ratios = bench.compare(
         f"read, {shape}",
@@ -276,7 +289,7 @@ def _read(bench: Bench, shape: str, events: _Events, place: Place) -> None:
             "forebay, 2 columns": partial(stored.read, some),
         },
         ceiling="bare gets + read_table",
-        amount=events.size,
+        amount=_PASSES * events.size,
         rounds=_ROUNDS,
         clock="cpu",
     )
@@ -290,12 +303,127 @@ def _read(bench: Bench, shape: str, events: _Events, place: Place) -> None:
 def _sizes(bench: Bench, shape: str, events: _Events, stored: _Stored) -> None:
     """Bytes stored for an event, against plain Parquet files of the same rows with the same settings."""
     ours = sum(descriptor.size or 0 for descriptor in stored.descriptors)
-    step = -(-events.table.num_rows // len(stored.descriptors))
+    table = pa.concat_tables([events.table] * _PASSES)
+    step = -(-table.num_rows // len(stored.descriptors))
     plain = 0
     for at in range(len(stored.descriptors)):
         sink = pa.BufferOutputStream()
-        pq.write_table(events.table.slice(at * step, step), sink, **_PARQUET)
+        pq.write_table(table.slice(at * step, step), sink, **_PARQUET)
         plain += sink.getvalue().size
-    mine, theirs = ours / len(events.rows), plain / len(events.rows)
+    mine, theirs = ours / table.num_rows, plain / table.num_rows
     bench.note(f"bytes stored for an event, {shape}: {mine:.1f}, plain Parquet {theirs:.1f}")
     bench.require(f"bytes of plain Parquet for those stored, {shape}", plain / ours, least=1 / 1.05)
+
+
+# Waiting batches
+
+
+def _wait(bench: Bench) -> None:
+    from backlog import Backlog  # noqa: PLC0415
+
+    few, many = 100, 10_000 if bench.quick else 100_000
+    backlogs = {size: Backlog(size, schemas=("0" * 32,)) for size in (few, many)}
+    for doing in ("append", "poll"):
+        ratios = bench.compare(
+            f"{doing}, typed batches",
+            {f"{size:,} waiting": getattr(backlog, doing) for size, backlog in backlogs.items()},
+            ceiling=f"{few:,} waiting",
+            amount=64,
+            unit="calls",
+            rounds=25,
+            clock="cpu",
+        )
+        name = f"{doing} with {many:,} typed batches waiting against {few}"
+        bench.require(f"{name}: processor seconds", ratios[f"{many:,} waiting"], least=1 / 1.3)
+        counts = {size: backlog.count(doing) for size, backlog in backlogs.items()}
+        for what in ("requests", "bytes"):
+            bench.require(f"{name}: {what}", counts[few][what] / counts[many][what], least=1 / 1.3)
+
+
+# Memory
+
+_BOUND = 256 << 20
+_SLACK = 150 << 20
+_MAX_HOLD_SECONDS = 60.0
+_WIDE = pa.schema([pa.field("number", pa.int64(), nullable=False), pa.field("text", pa.string(), nullable=False)])
+
+
+def _memory(bench: Bench) -> None:
+    for form in ("bytes", "Arrow", "dicts", "documents"):
+        name = f"memory of a producer of {form}, puts hang"
+        found = _measure(bench, name, "hold", form)
+        bench.require(f"{name}: bound + 150 MiB, of the peak", (_BOUND + _SLACK) / found["peak"], least=1)
+    with tempfile.TemporaryDirectory() as folder:
+        for form in ("bytes", "Arrow"):
+            store = f"file://{folder}/{form}"
+            with Producer(store, schema=None if form == "bytes" else _WIDE, flush_interval=_PATIENT) as producer:
+                for _, call in zip(range(64 if bench.quick else 512), _endless_calls(form), strict=False):
+                    producer.produce(call)
+            name = f"memory of a consumer of {form}"
+            found = _measure(bench, name, "read_all", store)
+            # What is read ahead, and beside it the batch that was handed over, one more, and its object.
+            bound = ReadAhead().max_bytes + 3 * found["batch"] + _SLACK
+            bench.require(f"{name}: read-ahead + 3 batches + 150 MiB, of the peak", bound / found["peak"], least=1)
+
+
+def _measure(bench: Bench, name: str, what: str, told: str) -> dict[str, int]:
+    bench.progress(name)
+    command = [sys.executable, __file__, what, told]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
+    found: dict[str, int] = json.loads(done.stdout)
+    shown = ", ".join(f"{key} {value >> 20} MiB" for key, value in found.items())
+    bench.note(f"{name}: {shown}")
+    return found
+
+
+def hold(form: str) -> None:
+    """Produce as fast as a store whose puts hang lets; print the peak of memory."""
+    from produce import Drain, peak_memory  # noqa: PLC0415
+
+    calls = _endless_calls(form)
+    next(calls)
+    before, held = peak_memory(), 0
+    schema = None if form == "bytes" else _WIDE
+    store = Drain(open_store("memory://held"), 3600.0)
+    producer = Producer(store, schema=schema, limits=ProducerLimits(buffered_bytes=_BOUND))
+    until = time.perf_counter() + _MAX_HOLD_SECONDS
+    with suppress(Timeout):
+        while time.perf_counter() < until:
+            producer.produce(next(calls), timeout=4.0)
+            held = max(held, producer.buffered_bytes)
+    pool = pa.default_memory_pool().max_memory()
+    print(json.dumps({"peak": peak_memory(), "before": before, "counted": held, "arrow": pool}), flush=True)
+    os._exit(0)  # its store would not let it close
+
+
+def read_all(url: str) -> None:
+    """Read a buffer with the default read-ahead, slower than it is fetched; print the peak of memory."""
+    from produce import peak_memory  # noqa: PLC0415
+
+    before, largest = peak_memory(), 0
+    with Consumer(url) as consumer:
+        for batch in consumer:
+            time.sleep(0.05)
+            largest = max(largest, batch.decoded.raw_bytes)
+    pool = pa.default_memory_pool().max_memory()
+    print(json.dumps({"peak": peak_memory(), "before": before, "batch": largest, "arrow": pool}), flush=True)
+
+
+def _endless_calls(form: str) -> Iterator[Any]:
+    """Calls of 1,024 rows of 1 KiB, made on the way: nothing but the producer keeps them."""
+    for at in count(0, 1024):
+        texts = [os.urandom(500).hex() for _ in range(1024)]
+        if form == "bytes":
+            yield [text.encode() for text in texts]
+            continue
+        rows = [{"number": at + i, "text": text} for i, text in enumerate(texts)]
+        del texts
+        if form == "Arrow":
+            yield pa.Table.from_pylist(rows, _WIDE)
+        else:
+            yield rows if form == "dicts" else list(map(_to_json, rows))
+        del rows
+
+
+if __name__ == "__main__":
+    {"hold": hold, "read_all": read_all}[sys.argv[1]](sys.argv[2])

@@ -45,8 +45,9 @@ class Producer(AsyncClosing):
 
     Args:
         url: the buffer, such as `s3://lake/clicks`, or its store if it is open already.
-        schema: the Arrow schema of the rows. A buffer that nothing was written to becomes a typed buffer. In a typed
-            buffer, nullable columns may be missing; None takes the newest schema of the buffer.
+        schema: the Arrow schema of the rows, or a class that describes it (docs/typed.md). A buffer that nothing was
+            written to becomes a typed buffer. In a typed buffer, nullable columns may be missing; None takes the newest
+            schema of the buffer.
         evolve: whether a schema with new nullable columns or wider types changes the buffer's schema, for good. If not,
             it is refused.
         profile: the format of a buffer that nothing was written to yet: `native`, or `opendata`, which OpenData
@@ -78,7 +79,7 @@ class Producer(AsyncClosing):
         self,
         url: StoreUrl,
         *,
-        schema: pa.Schema | None = None,
+        schema: pa.Schema | type | None = None,
         evolve: bool = False,
         profile: Profile = "native",
         manifest_path: str | None = None,

@@ -35,8 +35,8 @@ _Build: TypeAlias = "Callable[[Any], pa.Table]"
 
 _ROWS_AT_ONCE: Final = 4096
 """Number of rows that are converted together: few enough for the processor's cache."""
-_MIN_CHUNK_ROWS: Final = 1024
-"""Chunks with fewer rows than this on average are combined, since writing Parquet costs time per chunk."""
+_MIN_CHUNK_BYTES: Final = 16 << 10
+"""Chunks that are smaller than this on average are combined: Parquet's writer takes longer for each than to copy it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,4 +228,5 @@ def _join(tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
     """Return one table, in few chunks."""
     table = pa.concat_tables(tables) if tables else schema.empty_table()
     chunks = max(column.num_chunks for column in table.columns)
-    return table.combine_chunks() if chunks > 1 and table.num_rows < chunks * _MIN_CHUNK_ROWS else table
+    are_small = table.get_total_buffer_size() < chunks * table.num_columns * _MIN_CHUNK_BYTES
+    return table.combine_chunks() if chunks > 1 and are_small else table

@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from forebay.buffer.base.errors import Corrupt, InvalidInput
 from forebay.buffer.format.checksum import crc32c
+from forebay.buffer.format.classes import schema_of
 from forebay.buffer.format.fit import Misfit, describe, fit_column, is_any_list
 
 if TYPE_CHECKING:
@@ -96,14 +97,16 @@ class SchemaChange:
 # --- one schema -----------------------------------------------------------------------------------------------------
 
 
-def check_schema(schema: pa.Schema) -> pa.Schema:
-    """Return the schema that a buffer will hold: the given one in normal form, as the module describes it.
+def check_schema(schema: pa.Schema | type) -> pa.Schema:
+    """Return the schema that a buffer will hold: the given one in normal form, or the one that a class describes.
 
     Raises:
         InvalidInput: a buffer cannot hold it. The message names the column, and says what to use instead.
     """
+    if isinstance(schema, type):
+        schema = schema_of(schema)
     if not isinstance(schema, pa.Schema):
-        raise InvalidInput(f"a schema is a pyarrow.Schema, not {type(schema).__name__}")
+        raise InvalidInput(f"a schema is a pyarrow.Schema or a class with fields, not {type(schema).__name__}")
     if not len(schema):
         raise InvalidInput("a schema needs at least one column")
     for name in schema.names:

@@ -54,7 +54,7 @@ def create_topic(
     url: StoreUrl,
     partitions: int,
     *,
-    schema: pa.Schema | None = None,
+    schema: pa.Schema | type | None = None,
     storage_options: Mapping[str, Any] | None = None,
     clock: Clock | None = None,
     random: Random | None = None,

@@ -58,7 +58,8 @@ class TopicProducer(AsyncClosing):
 
     Args:
         url: the topic, such as `s3://lake/clicks`, or its store if it is open already.
-        schema: the Arrow schema of the rows, for a topic that was created with one; None takes its newest schema.
+        schema: the Arrow schema of the rows, or a class that describes it (docs/typed.md), for a topic that was
+            created with one; None takes its newest schema.
             Nullable columns may be missing.
         evolve: whether a schema with new nullable columns or wider types changes the topic's schema, for good. If not,
             it is refused.
@@ -80,7 +81,7 @@ class TopicProducer(AsyncClosing):
         self,
         url: StoreUrl,
         *,
-        schema: pa.Schema | None = None,
+        schema: pa.Schema | type | None = None,
         evolve: bool = False,
         flush_interval: float | None = None,
         flush_size_bytes: int = 64 << 20,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forebay.buffer.write.rows import RowFormat
 
 
-def open_topic_format(topic: Topic, schema: pa.Schema | None, *, evolve: bool) -> RowFormat | None:
+def open_topic_format(topic: Topic, schema: pa.Schema | type | None, *, evolve: bool) -> RowFormat | None:
     """Return what a producer of a topic writes; None if the topic holds bytes. See `open_format`.
 
     Raises:

@@ -30,7 +30,7 @@ _SHOWN: Final = 5
 
 
 def open_format(
-    queue: Queue, state: State, *, schema: pa.Schema | None = None, evolve: bool = False
+    queue: Queue, state: State, *, schema: pa.Schema | type | None = None, evolve: bool = False
 ) -> RowFormat | None:
     """Return what a producer of a buffer writes; None if the buffer holds bytes.
 
@@ -87,7 +87,7 @@ def refuse_partition(url: str) -> None:
 
 def settle_format(
     schemas: Schemas,
-    schema: pa.Schema | None,
+    schema: pa.Schema | type | None,
     read: Callable[[], History | None],
     extend: Callable[[History, History], History],
     *,
