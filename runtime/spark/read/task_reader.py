@@ -102,6 +102,6 @@ def _wait_for(coming: Coming[Batch], descriptor: BatchDescriptor, source: Source
         raise
     except InvalidInput as error:
         raise InvalidInput(
-            f"{source.store.url}, batch {descriptor.sequence}: {error}. The buffer's schema is wider than this query's: "
-            "read it again, or start the stream again"
+            f"{source.store.url}, batch {descriptor.sequence}: {error}. The schema of the buffer is wider than that of "
+            "the query: read it again, or start the stream again"
         ) from error
