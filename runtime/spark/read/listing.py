@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """Which part of a buffer or topic is read. Without any of these, all of it."""
+    """Which part of a buffer or topic is read. Without any of these, all of it.
+
+    Raises:
+        InvalidInput: there are two beginnings or two ends, or a time that cannot be read.
+    """
 
     first: int | None = None
     """The first sequence."""
@@ -46,6 +50,7 @@ class ReadRange:
             raise InvalidInput("give one of startingSequence, startingTime, group, not several")
         if self.last is not None and self.until is not None:
             raise InvalidInput("give one of endingSequence, endingTime, not several")
+        _ = self.times  # raises if a time cannot be read
 
     @property
     def times(self) -> TimeRange:
