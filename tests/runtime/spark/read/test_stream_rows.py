@@ -91,14 +91,32 @@ def test_query_keeps_a_type_that_became_wider_while_the_values_fit(store: Memory
         shown(reader, second, third)
 
 
-def test_micro_batch_that_is_repeated_after_the_schema_has_changed_has_the_same_rows(store: MemoryStore) -> None:
+def test_micro_batch_that_is_repeated_after_the_schema_has_changed_has_the_same_rows_and_a_warning(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
     before = stream_reader(store, ASKED)
     end = plan(before, before.initialOffset())
     rows = shown(before, {}, end)
     produce(store, {"user": 2, "page": "/", "referrer": "ad"}, MORE)
     after = stream_reader(store, ASKED)
-    assert shown(after, {}, end) == rows
+    with caplog.at_level(logging.WARNING, "forebay.spark"):
+        assert shown(after, {}, end) == rows
+    assert "column referrer: added, string" in caplog.text
     assert shown(after, end, plan(after, end)) == [{"user": 2, "page": "/"}]
+
+
+def test_query_that_starts_again_after_the_schema_has_changed_says_so_once(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = stream_reader(store, ASKED)
+    end = plan(before, before.initialOffset())
+    produce(store, {"user": 2, "referrer": "ad"}, MORE)
+    with caplog.at_level(logging.WARNING, "forebay.spark"):
+        after = stream_reader(store, ASKED)
+        later = plan(after, end)
+        assert caplog.text.count("column referrer: added, string") == 1
+        assert plan(stream_reader(store, ASKED), later) == later
+    assert caplog.text.count("column referrer: added, string") == 1, "the checkpoint has the new schema"
 
 
 def test_query_with_columns_that_are_not_there_makes_no_group(store: MemoryStore) -> None:
