@@ -11,12 +11,15 @@ from forebay.buffer.manifest.schemas import Schemas
 from forebay.buffer.topic import Topic
 from forebay.runtime.spark.read.rows import Rows
 from forebay.runtime.spark.read.times import TimeRange
+from forebay.runtime.spark.types import spark_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from forebay.buffer.format.schema import SchemaChange
     from forebay.buffer.manifest import Queue
 
 _log = logging.getLogger("forebay.spark")
@@ -44,7 +47,8 @@ class StreamRows:
     def look(self, source: Queue | Topic) -> Rows:
         """Return what makes the rows, by the schema of the buffer or topic as last seen.
 
-        If the schema has changed since the last look, or since the checkpoint, a warning says what has changed.
+        If the schema has changed since the last look, or since the checkpoint, a warning says what the query does not
+        show of it.
 
         Raises:
             InvalidInput: a column that the query asks for is not there, or has another type.
@@ -57,12 +61,22 @@ class StreamRows:
             self._rows = Rows(self._asked, TimeRange(), newest)
             self._ids = ids
             if newest is not None and self._schema_id is not None and self._schema_id in ids[:-1]:
-                changes = compare_schemas(schemas.load(self._schema_id), newest)
-                _log.warning(
-                    "%s: its schema has changed: %s. This query keeps the columns that it started with: to see others, "
-                    "start it again, with another schema() if it has one",
-                    source.store.url,
-                    "; ".join(map(str, changes)),
-                )
+                self._warn(source.store.url, compare_schemas(schemas.load(self._schema_id), newest), newest)
             self._schema_id = self.schema_id
         return self._rows
+
+    def _warn(self, url: str, changes: Sequence[SchemaChange], newest: pa.Schema) -> None:
+        asked = {field.name: field.dataType for field in self._asked}
+        names = [change.path.partition(".")[0] for change in changes]
+        hidden = [
+            str(change)
+            for change, name in zip(changes, names, strict=True)
+            if name not in asked or spark_type(newest.field(name).type) != asked[name]
+        ]
+        if hidden:
+            _log.warning(
+                "%s: its schema has changed: %s. This query keeps the columns that it started with: to see others, "
+                "start it again, with another schema() if it has one",
+                url,
+                "; ".join(hidden),
+            )

@@ -119,6 +119,18 @@ def test_query_that_starts_again_after_the_schema_has_changed_says_so_once(
     assert caplog.text.count("column referrer: added, string") == 1, "the checkpoint has the new schema"
 
 
+def test_query_that_starts_again_with_the_new_columns_shows_them_and_warns_of_nothing(
+    store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = stream_reader(store, ASKED)
+    end = plan(before, before.initialOffset())
+    produce(store, {"user": 2, "referrer": "ad"}, MORE)
+    with caplog.at_level(logging.WARNING, "forebay.spark"):
+        after = stream_reader(store, StructType([*ASKED, StructField("referrer", StringType())]))
+        assert shown(after, end, plan(after, end)) == [{"user": 2, "page": None, "referrer": "ad"}]
+    assert caplog.text == ""
+
+
 def test_query_with_columns_that_are_not_there_makes_no_group(store: MemoryStore) -> None:
     reader = stream_reader(store, ALL)
     with pytest.raises(
