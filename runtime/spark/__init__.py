@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from forebay.runtime.spark.java import ensure_java
 from forebay.runtime.spark.python import check_python
+from forebay.runtime.spark.versions import check_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,8 +24,10 @@ def register(spark: SparkSession) -> None:
     """Make `forebay` known to a session as a data source.
 
     Raises:
-        Unsupported: the Python that Spark starts for tasks has no forebay; the message says what to type.
+        Unsupported: Spark is older than 4.0, or the Python that it starts for tasks has no forebay. The message says
+            what to do.
     """
+    check_sources()
     # A session of Spark Connect has no context here: its Python is on the server.
     context = getattr(spark, "sparkContext", None)
     if context is not None:

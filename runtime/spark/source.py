@@ -9,6 +9,7 @@ from pyspark.sql.datasource import DataSource
 from forebay.buffer.store.options import seal, unseal
 from forebay.runtime.spark.options import refuse_memory
 from forebay.runtime.spark.read.rows import SCHEMA
+from forebay.runtime.spark.versions import check_streams
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -56,6 +57,7 @@ class ForebaySource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what plans and runs a stream."""
+        check_streams()
         from forebay.runtime.spark.read.stream_reader import StreamReader  # noqa: PLC0415
 
         return StreamReader(self.options, schema)
@@ -68,6 +70,7 @@ class ForebaySource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """Return what writes a streaming DataFrame."""
+        check_streams()
         from forebay.runtime.spark.write.writers import StreamWriter  # noqa: PLC0415
 
         return StreamWriter(self.options, schema, overwrite)

@@ -18,6 +18,7 @@ from forebay.runtime.spark.read.filters import may_match
 from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, SourceBuffer, Task
 from forebay.runtime.spark.read.rows import Rows, TimeRange
 from forebay.runtime.spark.read.task_reader import TaskReader
+from forebay.runtime.spark.versions import check_filters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -39,7 +40,10 @@ _HOLD_SECONDS = 1800
 def open_reader(given: Mapping[str, str], schema: StructType) -> BatchReader:
     """Return a reader that takes filters only if asked to: Spark refuses one where the session does not allow it."""
     options = Options(given, _KNOWN)
-    return (FilteringReader if options.flag("pushFilters", default=False) else BatchReader)(options, schema)
+    if not options.flag("pushFilters", default=False):
+        return BatchReader(options, schema)
+    check_filters()
+    return FilteringReader(options, schema)
 
 
 class BatchReader(DataSourceReader):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType
 
 from forebay.buffer.base.checks import check_name
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from forebay.buffer.format.model import NewBatch
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:  # Spark 4.0: the source refuses to write streams there
+    DataSourceStreamArrowWriter = object  # type: ignore[assignment, misc]
 
 _log = logging.getLogger("forebay.spark")
 
