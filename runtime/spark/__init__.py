@@ -33,6 +33,12 @@ def register(spark: SparkSession) -> None:
     if context is not None:
         check_python(context.pythonExec)
     # Here, so that `import forebay.runtime.spark` works without Spark and says so only where Spark is used.
+    from pyspark.errors import AnalysisException  # noqa: PLC0415
+
     from forebay.runtime.spark.source import ForebaySource  # noqa: PLC0415
 
-    spark.dataSource.register(ForebaySource)
+    try:
+        spark.dataSource.register(ForebaySource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # Spark 4.0, if it has found the format by itself
+            raise
