@@ -132,7 +132,9 @@ class Batch:
         start, stop, _step = slice(start, stop).indices(len(self))
         stop = max(start, stop)
         decoded = self.decoded
-        added = record_columns(self.descriptor, partial(self._indexes, start, stop), start, stop)
+        added = record_columns([(self.descriptor, start, stop)])
+        if self.kept is not None:
+            added["index"] = partial(self._indexes, start, stop)
         if isinstance(decoded, DecodedRows):
             return typed_records(decoded.table.slice(start, stop - start), added, columns)
         columns = RECORDS_SCHEMA.names if columns is None else columns

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,15 +34,17 @@ _ADDED = {"_sequence": "sequence", "_index": "index", "_ingestion_time": "ingest
 """The columns that are added to the rows of a typed batch, and what they are called for a batch of bytes."""
 
 
-def record_columns(
-    descriptor: BatchDescriptor, indexes: Callable[[], pa.Array], start: int, stop: int
-) -> dict[str, Callable[[], pa.Array | pa.ChunkedArray]]:
-    """What makes each column that does not come from the entries, of rows `start` to before `stop`."""
+Span: TypeAlias = "tuple[BatchDescriptor, int, int]"
+"""Rows of a batch: from one, to before another."""
+
+
+def record_columns(spans: Sequence[Span]) -> dict[str, Callable[[], pa.Array | pa.ChunkedArray]]:
+    """What makes each column that does not come from the entries, for rows of batches that follow each other."""
     return {
-        "sequence": lambda: pa.repeat(pa.scalar(descriptor.sequence, pa.int64()), stop - start),
-        "index": indexes,
-        "ingestion_time": lambda: _expand_times(descriptor.metadata, start, stop),
-        "metadata": lambda: _expand_payloads(descriptor.metadata, start, stop),
+        "sequence": lambda: _repeat([batch.sequence for batch, _start, _stop in spans], spans, pa.int64()),
+        "index": lambda: _indexes(spans),
+        "ingestion_time": lambda: _expand_times(spans),
+        "metadata": lambda: _expand_payloads(spans),
     }
 
 
@@ -68,34 +71,52 @@ def typed_records(
     return pa.table(arrays, schema=pa.schema(fields))
 
 
-def _expand_times(metadata: Sequence[Metadata], start: int, stop: int) -> pa.Array:
+def _repeat(values: list[int], spans: Sequence[Span], kind: pa.DataType) -> pa.Array:
+    """A value for each span, repeated for each of its rows."""
+    ends = list(accumulate(stop - start for _batch, start, stop in spans))
+    return _decode_runs(ends, pa.array(values, kind))
+
+
+def _indexes(spans: Sequence[Span]) -> pa.Array:
+    if len(spans) == 1:
+        return pa.arange(spans[0][1], spans[0][2]).cast(pa.int32())
+    lengths = accumulate((stop - start for _batch, start, stop in spans), initial=0)
+    shifts = [before - start for before, (_batch, start, _stop) in zip(lengths, spans, strict=False)]
+    rows = sum(stop - start for _batch, start, stop in spans)
+    return pc.subtract(pa.arange(0, rows), _repeat(shifts, spans, pa.int64())).cast(pa.int32())
+
+
+def _expand_times(spans: Sequence[Span]) -> pa.Array:
     """A time for each row, null where there is none that a timestamp can show."""
-    ends, items = _runs(metadata, start, stop)
+    ends, items = _runs(spans)
     times = [
         None if i is None or abs(i.ingestion_time_ms) > _MAX_TIME_MS else i.ingestion_time_ms * 1000 for i in items
     ]
     return _decode_runs(ends, pa.array(times, pa.timestamp("us", "UTC")))
 
 
-def _expand_payloads(metadata: Sequence[Metadata], start: int, stop: int) -> pa.Array:
+def _expand_payloads(spans: Sequence[Span]) -> pa.Array:
     """A payload for each row, null where there is none."""
-    ends, items = _runs(metadata, start, stop)
+    ends, items = _runs(spans)
     return _decode_runs(ends, pa.array([None if item is None else item.payload for item in items], pa.binary()))
 
 
-def _runs(metadata: Sequence[Metadata], start: int, stop: int) -> tuple[list[int], list[Metadata | None]]:
-    """What covers the rows from `start` to before `stop`: each item, and how many rows there are up to its end."""
+def _runs(spans: Sequence[Span]) -> tuple[list[int], list[Metadata | None]]:
+    """What covers the rows: each item, and how many rows there are up to its end."""
     ends: list[int] = []
     items: list[Metadata | None] = []
-    row = start
-    at = bisect_right(metadata, start, key=lambda item: item.start_index) - 1  # -1: none covers the first row
-    while row < stop:
-        end = metadata[at + 1].start_index if at + 1 < len(metadata) else stop
-        if end > row:
-            row = min(end, stop)
-            ends.append(row - start)
-            items.append(metadata[at] if at >= 0 else None)
-        at += 1
+    before = 0
+    for batch, start, stop in spans:
+        metadata, row = batch.metadata, start
+        at = bisect_right(metadata, start, key=lambda item: item.start_index) - 1  # -1: none covers the first row
+        while row < stop:
+            end = metadata[at + 1].start_index if at + 1 < len(metadata) else stop
+            if end > row:
+                row = min(end, stop)
+                ends.append(before + row - start)
+                items.append(metadata[at] if at >= 0 else None)
+            at += 1
+        before += stop - start
     return ends, items
 
 

@@ -56,7 +56,8 @@ class RowReader:
             StoreError: one could not be read.
         """
         self._schemas.load(schema.written)
-        self._schemas.load(schema.newest)
+        if not isinstance(self.columns, pa.Schema):
+            self._schemas.load(schema.newest)
 
     def decode(self, descriptor: BatchDescriptor, data: Data, location: str) -> DecodedRows:
         """Return the rows of a batch whose schemas were loaded.
@@ -68,7 +69,7 @@ class RowReader:
         if descriptor.schema is None or descriptor.facts is None:
             raise Corrupt(f"batch {location}: its listing names no schema")
         written = self._schemas.load(descriptor.schema.written)
-        shown = self._shown(self._schemas.load(descriptor.schema.newest))
+        shown = self._shown(descriptor.schema)
         facts = descriptor.facts
         table = decode_rows(
             data,
@@ -80,12 +81,13 @@ class RowReader:
         )
         return DecodedRows(present(table, shown), facts.raw_bytes)
 
-    def _shown(self, newest: pa.Schema) -> pa.Schema:
+    def _shown(self, schema: BatchSchema) -> pa.Schema:
         columns = self.columns
-        if columns is None:
-            return newest
         if isinstance(columns, pa.Schema):
             return columns
+        newest = self._schemas.load(schema.newest)
+        if columns is None:
+            return newest
         missing = [name for name in columns if name not in newest.names]
         if missing:
             raise InvalidInput(f"there is no column {', '.join(missing)}; there are {', '.join(newest.names)}")

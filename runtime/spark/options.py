@@ -66,6 +66,11 @@ class Options:
             )
         return urls.pop()
 
+    @property
+    def manifest_path(self) -> str:
+        """The manifest's key below `url`."""
+        return self.text("manifestPath") or "manifest"
+
     def open_store(self) -> ObjectStore:
         """Return the store at `url`, with the storage options. It pickles, and shows no credentials."""
         return open_store(self.url, self._storage)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from forebay.buffer.store.options import seal, unseal
-from forebay.runtime.spark.options import refuse_memory
-from forebay.runtime.spark.read.rows import SCHEMA
+from forebay.runtime.spark.options import Options, refuse_memory
 from forebay.runtime.spark.versions import check_streams
 
 if TYPE_CHECKING:
@@ -45,9 +44,14 @@ class ForebaySource(DataSource):
     def __setstate__(self, sealed: bytes) -> None:
         self.options = unseal(sealed)
 
-    def schema(self) -> str:
-        """All columns: what is read where no schema is given."""
-        return SCHEMA
+    def schema(self) -> StructType:
+        """All columns: what is read where no schema is given. Of a buffer without a manifest, those of bytes."""
+        from forebay.runtime.spark.read.listing import open_source  # noqa: PLC0415
+        from forebay.runtime.spark.read.rows import columns_of  # noqa: PLC0415
+
+        options = Options(self.options, self.options)  # which of them are known depends on what comes next
+        source = open_source(options.open_store(), options.manifest_path, must_exist=False)
+        return columns_of(source.schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what plans and runs a batch read."""

@@ -168,7 +168,8 @@ class ClaimedBuffers:
             # Before a group is made that nobody would read for, and that would keep everything from the collector.
             if position.reader.group != (group or ""):  # guard: check the group of the checkpoint before creating one
                 raise _of_another(source.store.url, position.reader, Reader(position.reader.source, group or ""))
-        self._source = source
+        self.source = source
+        """The buffer or the topic."""
         self._group = group
         self._start = "earliest" if start is None else start
         self._fails = fails
@@ -188,10 +189,10 @@ class ClaimedBuffers:
 
     def add_new_partitions(self) -> None:
         """Claim the partitions that were added to the topic since the last look."""
-        if isinstance(self._source, Topic) and self._source.refresh().partitions > len(self.buffers):
+        if isinstance(self.source, Topic) and self.source.refresh().partitions > len(self.buffers):
             # guard: check the first claim before claiming new partitions
             self.buffers[0].look(self.buffers[0].end)  # if we were replaced, the new partitions are not ours
-            self._claim(self._source.partitions)
+            self._claim(self.source.partitions)
 
     def acknowledge(self, offset: Offset) -> None:
         """Record that all in front of an offset is durable where it went, but for what no micro-batch has read."""
@@ -206,7 +207,7 @@ class ClaimedBuffers:
         found = self.buffers.get(number)
         if found is None:
             raise Corrupt(
-                f"{self._source.store.url}: the checkpoint is of a topic with a partition {number}; here there are "
+                f"{self.source.store.url}: the checkpoint is of a topic with a partition {number}; here there are "
                 f"{len(self.buffers)}. Another one stands here now: start with a new checkpoint"
             )
         found.check(position)
@@ -222,7 +223,7 @@ class ClaimedBuffers:
 
     def _claim(self, count: int) -> None:
         """Claim the first `count` partitions, but for those that are claimed already."""
-        source = self._source
+        source = self.source
 
         def claim(number: int) -> ClaimedBuffer:
             queue = source.open_queue(number, "spark") if isinstance(source, Topic) else source

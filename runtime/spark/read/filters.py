@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import datasource  # not the names in it: Spark 4.0 has no filters
 
-from forebay.runtime.spark.read.rows import time_span
+from forebay.runtime.spark.read.times import time_span
 
 if TYPE_CHECKING:
     from typing import Any
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def may_match(found: Filter, batch: BatchDescriptor) -> bool:
     """Whether a filter may leave a row of the batch."""
     match getattr(found, "attribute", None):
-        case ("sequence",):
+        case ("sequence" | "_sequence",):
             return _reaches(found, batch.sequence, batch.sequence)
-        case ("ingestion_time",):
+        case ("ingestion_time" | "_ingestion_time",):
             span = time_span(batch)
             return span is None or _reaches(found, span[0], span[1])
     return True

@@ -18,12 +18,17 @@ if TYPE_CHECKING:
     from forebay.buffer.manifest.lease import Ticket
     from forebay.buffer.store import ObjectStore
     from forebay.runtime.spark.options import Options
+    from forebay.runtime.spark.read.rows import Rows
 
 SIZING_OPTIONS = ("maxPartitionBytes", "minPartitions")
 _MAX_PARTITION_BYTES = 256 << 20
 _WORTH_A_TASK = 32 << 20
 """A task costs Spark about a tenth of a second, in which this much could be read."""
 _TASKS_PER_CORE = 2
+_LEAST_BYTES = 256 << 10
+"""What a batch counts for at least if its object is read: a request takes about as long as reading this much."""
+_LISTED_ROW_BYTES = 32
+"""What a row counts for if the manifest alone tells its columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +53,10 @@ class Piece:
 class Task(InputPartition):
     """What one task reads: pieces, one after the other."""
 
-    def __init__(self, pieces: Sequence[Piece], sources: Sequence[SourceBuffer]) -> None:
+    def __init__(self, rows: Rows, pieces: Sequence[Piece], sources: Sequence[SourceBuffer]) -> None:
         super().__init__(None)
+        self.rows = rows
+        """Makes its rows."""
         self.pieces = tuple(pieces)
         self.sources = tuple(sources)
         """All that the job reads: each task keeps the holds of all, since others may wait long for their turn."""
@@ -73,21 +80,20 @@ class Sizing:
         most = options.whole("maxPartitionBytes", least=1) or _MAX_PARTITION_BYTES
         return cls(most, options.whole("minPartitions", least=1))
 
-    def pack(self, pieces: Iterable[Piece]) -> list[Task]:
+    def pack(self, pieces: Iterable[Piece], rows: Rows) -> list[Task]:
         """Cut what is to be read into tasks of about the same size, each a run of batches in order."""
         pieces = list(pieces)
         sources = [piece.source for piece in pieces]
-        found = [(piece.source, batch) for piece in pieces for batch in piece.batches]
-        total = sum(size_of(batch) for _source, batch in found)
+        found = [(piece.source, batch, _weigh(batch, rows)) for piece in pieces for batch in piece.batches]
+        total = sum(size for _source, _batch, size in found)
         count = self._count(total)
         tasks: dict[int, list[tuple[SourceBuffer, BatchDescriptor]]] = {}
         before = 0
-        for source, batch in found:
-            size = size_of(batch)
+        for source, batch, size in found:
             # By its middle, so that a large one goes where most of it would.
             tasks.setdefault((before + size // 2) * count // max(1, total), []).append((source, batch))
             before += size
-        return [Task(_pieces(found), sources) for found in tasks.values()]
+        return [Task(rows, _pieces(found), sources) for found in tasks.values()]
 
     def _count(self, total: int) -> int:
         needed = -(-total // self.max_partition_bytes)
@@ -95,6 +101,13 @@ class Sizing:
             return max(1, needed, self.min_partitions)
         # Spark tells a data source nothing of its cluster; the machine that plans is the best guess there is.
         return max(1, needed, min(_TASKS_PER_CORE * (os.cpu_count() or 1), -(-total // _WORTH_A_TASK)))
+
+
+def _weigh(batch: BatchDescriptor, rows: Rows) -> int:
+    """What a batch counts for, in bytes before compression."""
+    if batch.facts is not None and rows.is_listed(batch):
+        return batch.facts.records * _LISTED_ROW_BYTES
+    return max(_LEAST_BYTES, size_of(batch))
 
 
 def _pieces(found: list[tuple[SourceBuffer, BatchDescriptor]]) -> list[Piece]:

@@ -1,105 +1,135 @@
-"""Rows for Spark: a fetched batch as Arrow record batches of a bounded size, in exactly the schema asked for."""
+"""Rows for Spark: batches as Arrow record batches of a bounded size, in exactly the schema asked for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import reduce
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from forebay.buffer.base.errors import InvalidInput, Unsupported
-from forebay.buffer.read.records import RECORDS_SCHEMA
+from forebay.buffer.format.parquet import DecodedRows
+from forebay.buffer.format.schema import RESERVED
+from forebay.buffer.read.records import RECORDS_SCHEMA, record_columns
+from forebay.runtime.spark.types import arrow_schema, decoded_field, spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql.types import StructType
 
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.read.fetch import Batch
+    from forebay.buffer.read.records import Span
+    from forebay.runtime.spark.read.times import TimeRange
 
-SCHEMA = "sequence bigint, index int, ingestion_time timestamp, metadata binary, value binary"
-"""One row per entry: `RECORDS_SCHEMA` in Spark's words."""
-_PARTITION = "partition"
-_SPARK_TYPES = {**dict(column.split() for column in SCHEMA.split(", ")), _PARTITION: "int"}
-_ARROW_TYPES = {**{field.name: field.type for field in RECORDS_SCHEMA}, _PARTITION: pa.int32()}
+_VALUE: Final = "value"
+_PARTITION: Final = "partition"
+_ADDED: Final = tuple(name for name in RECORDS_SCHEMA.names if name != _VALUE)
+"""What readers add to an entry. In a typed buffer these columns have other names, which no column of a user has."""
 
-_MAX_ROWS = 10_000
-_MAX_BYTES = 4 << 20
+_MAX_ROWS: Final = 10_000
+_MAX_BYTES: Final = 4 << 20
 """Maximum rows and bytes of a slice, except that it has at least one row. Large enough to make Spark's cost per slice
 small, small enough for the JVM, which holds several of them."""
+_LISTED_ROW_BYTES: Final = 32
+"""About what a row takes whose columns are all known from the manifest, without metadata."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimeRange:
-    """Ingestion times, in milliseconds since 1970."""
-
-    since_ms: int | None = None
-    """The first that belongs to it; None if it has no beginning."""
-    until_ms: int | None = None
-    """The first behind it; None if it has no end."""
-
-    def meets(self, batch: BatchDescriptor) -> bool:
-        """Whether an entry of the batch may be in the range."""
-        span = time_span(batch)
-        return span is None or (
-            (self.since_ms is None or span[1] >= self.since_ms) and (self.until_ms is None or span[0] < self.until_ms)
-        )
-
-    def covers(self, batch: BatchDescriptor) -> bool:
-        """Whether every entry of the batch is known to be in the range."""
-        if self.since_ms is None and self.until_ms is None:
-            return True
-        # Entries in front of the first metadata have no time, which facts do not tell.
-        span = time_span(batch) if batch.metadata and batch.metadata[0].start_index == 0 else None
-        return (
-            span is not None
-            and (self.since_ms is None or span[0] >= self.since_ms)
-            and (self.until_ms is None or span[1] < self.until_ms)
-        )
-
-    def mask(self, times: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Which of the times are in the range; null for one that is not known, which Arrow's filter takes for no."""
-        bounds = ((pc.greater_equal, self.since_ms), (pc.less, self.until_ms))
-        tests = [compare(times, pa.scalar(ms * 1000, times.type)) for compare, ms in bounds if ms is not None]
-        return reduce(pc.and_, tests)
-
-
-def time_span(batch: BatchDescriptor) -> tuple[int, int] | None:
-    """The earliest and the latest ingestion time in a batch; None if it tells none."""
-    if batch.facts is not None:
-        return batch.facts.first_time_ms, batch.facts.last_time_ms
-    times = [item.ingestion_time_ms for item in batch.metadata]
-    return (min(times), max(times)) if times else None
+def columns_of(schema: pa.Schema | None) -> StructType:
+    """Return the columns of a typed buffer, or, without a schema, of a buffer of bytes, as Spark shows them."""
+    if schema is None:
+        return spark_schema(RECORDS_SCHEMA)
+    added = [RECORDS_SCHEMA.field(name).with_name(shown) for name, shown in zip(_ADDED, RESERVED, strict=True)]
+    return spark_schema(pa.schema([*schema, *added]))
 
 
 class Rows:
-    """Makes rows of the columns asked for. Pickles: tasks get it with their reader."""
+    """Makes rows of the columns asked for. Pickles: each task gets one.
 
-    def __init__(self, schema: StructType, times: TimeRange, *, max_rows: int = _MAX_ROWS) -> None:
-        for field in schema:
-            wanted = _SPARK_TYPES.get(field.name)
-            if wanted != field.dataType.simpleString():
-                raise InvalidInput(
-                    f"column {field.name} {field.dataType.simpleString()} is not there; the columns are {SCHEMA}, and "
-                    f"{_PARTITION} int: leave some out, and cast in a select"
-                )
-        self._schema = pa.schema([pa.field(field.name, _ARROW_TYPES[field.name], field.nullable) for field in schema])
+    Args:
+        asked: the columns that Spark wants, in order.
+        times: the rows that belong to it.
+        schema: the newest schema of a typed buffer; None for a buffer of bytes.
+
+    Raises:
+        InvalidInput: a column that is asked for is not there, or has another type.
+    """
+
+    def __init__(
+        self, asked: StructType, times: TimeRange, schema: pa.Schema | None = None, *, max_rows: int = _MAX_ROWS
+    ) -> None:
+        self._shown = dict(zip(_ADDED, _ADDED if schema is None else RESERVED, strict=True))
+        self._schema = arrow_schema(asked)
         self._times = times
         self._max_rows = max_rows
+        kept = pa.schema([RECORDS_SCHEMA.field(_VALUE)]) if schema is None else schema
+        added = {self._shown[name]: RECORDS_SCHEMA.field(name).type for name in _ADDED}
+        added.setdefault(_PARTITION, pa.int32())
+        decoded = []
+        for field in self._schema:
+            if field.name in kept.names:
+                decoded.append(decoded_field(kept.field(field.name), field))
+            elif added.get(field.name) != field.type:
+                names = ", ".join(f"{found.name} {found.dataType.simpleString()}" for found in columns_of(schema))
+                raise InvalidInput(
+                    f"column {field.name} {spark_schema(pa.schema([field]))[0].dataType.simpleString()} is not there; "
+                    f"the columns are {names}, and {_PARTITION} int: leave some out, and cast in a select"
+                )
+        self._decoded = pa.schema(decoded)
+        self._is_typed = schema is not None
+
+    @property
+    def decoded(self) -> pa.Schema | None:
+        """What is decoded of a typed batch; None for batches of bytes."""
+        return self._decoded if self._is_typed else None
+
+    def is_listed(self, batch: BatchDescriptor) -> bool:
+        """Whether the manifest alone knows the rows of a batch, in the columns asked for."""
+        return not len(self._decoded) and batch.facts is not None
+
+    def listed(self, batches: Iterable[BatchDescriptor], partition: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of batches that need not be fetched, in order."""
+        for spans in self._gather(batches):
+            makers = {self._shown[name]: maker for name, maker in record_columns(spans).items()}
+            rows = sum(stop - start for _batch, start, stop in spans)
+            makers[_PARTITION] = partial(pa.repeat, pa.scalar(partition, pa.int32()), rows)
+            table = pa.Table.from_arrays([makers[name]() for name in self._schema.names], schema=self._schema)
+            if not all(self._times.covers(batch) for batch, _start, _stop in spans):
+                table = table.filter(self._times.mask(makers[self._shown["ingestion_time"]]()))
+            yield from (made for made in table.to_batches() if made.num_rows)
+
+    def _gather(self, batches: Iterable[BatchDescriptor]) -> Iterator[list[Span]]:
+        """Yield parts of batches whose rows fit into one slice together."""
+        spans: list[Span] = []
+        rows = size = 0
+        for batch in batches:
+            row, start, stop = self._listed_bytes(batch), 0, 0 if batch.facts is None else batch.facts.records
+            while start < stop:
+                step = min(stop - start, self._max_rows - rows, max(1, (_MAX_BYTES - size) // row))
+                spans.append((batch, start, start + step))
+                start, rows, size = start + step, rows + step, size + step * row
+                if rows >= self._max_rows or size >= _MAX_BYTES:
+                    yield spans
+                    spans, rows, size = [], 0, 0
+        if spans:
+            yield spans
+
+    def _listed_bytes(self, batch: BatchDescriptor) -> int:
+        if self._shown["metadata"] not in self._schema.names:
+            return _LISTED_ROW_BYTES
+        return _LISTED_ROW_BYTES + max((len(item.payload) for item in batch.metadata), default=0)
 
     def slices(self, batch: Batch, partition: int) -> Iterator[pa.RecordBatch]:
-        """Yield the batch's rows in order.
+        """Yield the rows of a batch that was fetched, in order.
 
         Raises:
-            Unsupported: it is a typed batch.
+            Unsupported: it is a typed batch, and the buffer was none when the read was planned.
+            InvalidInput: a column asked for cannot hold a value.
         """
-        if batch.schema is not None:  # guard: refuse to show rows of a schema as bytes in Spark
+        if batch.schema is not None and not self._is_typed:  # guard: refuse to show rows of a schema as bytes in Spark
             raise Unsupported(
-                f"batch {batch.location} holds rows of a schema, which this source cannot show yet: read the buffer "
-                "with forebay.Consumer"
+                f"batch {batch.location} holds rows of a schema, and there was none when this was planned: read again"
             )
         step = self._rows_at_once(batch)
         repeated = self._repeated(batch, partition, step)
@@ -110,25 +140,42 @@ class Rows:
             others = batch.records(start, start + rows, columns=varying)
             columns = {name: column.slice(0, rows) for name, column in repeated.items()}
             columns |= zip(varying, others.columns, strict=True)
-            table = pa.Table.from_arrays([columns[name] for name in self._schema.names], schema=self._schema)
+            arrays = [_cast(columns[field.name], field) for field in self._schema]
+            table = pa.Table.from_arrays(arrays, schema=self._schema)
             if not covered:
-                times = batch.records(start, start + rows, columns=["ingestion_time"])
-                table = table.filter(self._times.mask(times["ingestion_time"]))
+                times = batch.records(start, start + rows, columns=[self._shown["ingestion_time"]])
+                table = table.filter(self._times.mask(times.column(0)))
             yield from (made for made in table.to_batches() if made.num_rows)
 
     def _repeated(self, batch: Batch, partition: int, rows: int) -> dict[str, pa.Array | pa.ChunkedArray]:
         """Columns that are the same in every row: made once, and Arrow hands out parts of them without copying."""
-        same = {"sequence"}
+        same = {self._shown["sequence"]}
         if [item.start_index for item in batch.metadata] == [0]:  # nearly always
-            same |= {"ingestion_time", "metadata"}
+            same |= {self._shown["ingestion_time"], self._shown["metadata"]}
         names = [name for name in self._schema.names if name in same]
         columns = dict(zip(names, batch.records(0, rows, columns=names).columns, strict=True))
-        if _PARTITION in self._schema.names:
+        if _PARTITION in self._schema.names and _PARTITION not in self._decoded.names:
             columns[_PARTITION] = pa.repeat(pa.scalar(partition, pa.int32()), rows)
         return columns
 
     def _rows_at_once(self, batch: Batch) -> int:
-        row = batch.decoded.raw_bytes / max(1, len(batch))
-        if "metadata" in self._schema.names:
+        decoded = batch.decoded
+        size = decoded.table.nbytes if isinstance(decoded, DecodedRows) else decoded.raw_bytes
+        row = size / max(1, len(batch))
+        if self._shown["metadata"] in self._schema.names:
             row += max((len(item.payload) for item in batch.metadata), default=0)
         return max(1, min(self._max_rows, int(_MAX_BYTES / max(1.0, row))))
+
+
+def _cast(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa.ChunkedArray:
+    """Return a column in the type that Spark takes.
+
+    Raises:
+        InvalidInput: that type cannot hold a value of it.
+    """
+    if column.type == field.type:
+        return column
+    try:
+        return column.cast(field.type)
+    except pa.ArrowInvalid as error:
+        raise InvalidInput(f"column {field.name}: Spark cannot hold a value of it: {error}") from error

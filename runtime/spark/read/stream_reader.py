@@ -21,7 +21,7 @@ from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.read.claimed_buffers import ClaimedBuffers
 from forebay.runtime.spark.read.offsets import Position, from_json, to_json
 from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, Task
-from forebay.runtime.spark.read.rows import Rows, TimeRange
+from forebay.runtime.spark.read.stream_rows import StreamRows
 from forebay.runtime.spark.read.task_reader import TaskReader
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = Options(given, _KNOWN)
         self._clock = clock or SystemClock()
         self._store = options.open_store()
-        self._manifest_path = options.text("manifestPath") or "manifest"
+        self._manifest_path = options.manifest_path
         self._group = options.text("group")
         self._start = _place(options.text("startingOffsets"))
         self._fails = options.flag("failOnDataLoss", default=True)
@@ -67,7 +67,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._max_bytes = options.whole("maxBytesPerTrigger", least=1)
         self._sizing = Sizing.of(options)
         skips = options.choice("onCorrupt", ("fail", "skip"), "fail") == "skip"
-        self._task_reader = TaskReader(Rows(schema, TimeRange()), skip_corrupt=skips, skip_trimmed=not self._fails)
+        self._task_reader = TaskReader(skip_corrupt=skips, skip_trimmed=not self._fails)
+        self._rows = StreamRows(schema)
         self._source: Queue | Topic | None = None
         self._claims: ClaimedBuffers | None = None
         self._waited = False
@@ -141,7 +142,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return Piece(found.source, tuple(found.batches(found.look(began), end)))
 
         read = [(found, at.began, at.next) for found, at in buffers if at.began is not None and at.began < at.next]
-        return self._sizing.pack(in_parallel(lambda each: plan(*each), read))
+        return self._sizing.pack(in_parallel(lambda each: plan(*each), read), self._rows.look(claims.source))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge what a micro-batch read: Spark has made it durable."""
@@ -199,8 +200,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _claim(self, checkpoint: Offset | None = None) -> ClaimedBuffers:
         """The claims, made by the first call: Spark plans in one process, and makes readers in others too."""
         if self._claims is None:
+            source = self._source or self._open_source(must_exist=True)
+            self._rows.look(source)  # before a group is made for a query that cannot run
             self._claims = ClaimedBuffers(
-                self._source or self._open_source(must_exist=True),
+                source,
                 group=self._group,
                 start=self._starts_at,
                 checkpoint=checkpoint or {},

@@ -37,7 +37,6 @@ _AHEAD = AheadLimits(threads=4, batches=18, decoded=2, max_bytes=64 << 20)
 class TaskReader:
     """Reads the pieces of a task. It can be pickled: Spark sends it to the tasks with the reader."""
 
-    rows: Rows
     skip_corrupt: bool
     """Skip and count batches that are damaged, or that are missing although the manifest lists them."""
     skip_trimmed: bool = False
@@ -61,11 +60,15 @@ class TaskReader:
                 if source.hold is not None
             }
             for piece in task.pieces:
-                yield from self._read_piece(piece, holds.get(piece.source.partition))
+                held = holds.get(piece.source.partition)
+                if all(map(task.rows.is_listed, piece.batches)):
+                    yield from task.rows.listed(piece.batches, piece.source.partition)
+                else:
+                    yield from self._read_piece(task.rows, piece, held)
 
-    def _read_piece(self, piece: Piece, held: Held | None) -> Iterator[pa.RecordBatch]:
+    def _read_piece(self, rows: Rows, piece: Piece, held: Held | None) -> Iterator[pa.RecordBatch]:
         skipped = 0
-        fetcher = FetchHandle(piece.source.store)
+        fetcher = FetchHandle(piece.source.store, columns=rows.decoded)
         for descriptor, coming in fetch_ahead(fetcher, piece.batches, _AHEAD, name="forebay-spark"):
             if held is not None:
                 held.check()
@@ -78,7 +81,7 @@ class TaskReader:
                 metrics.batches_skipped.add(1, {"buffer": piece.source.store.url})
                 _log.warning("batch %d is skipped: %s", descriptor.sequence, error)
                 continue
-            yield from self.rows.slices(batch, piece.source.partition)
+            yield from rows.slices(batch, piece.source.partition)
             del batch, coming  # before the next ones are fetched in its place
         if skipped:
             _log.warning("%s: %d of %d batches were skipped", piece.source.store.url, skipped, len(piece.batches))

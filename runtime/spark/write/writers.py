@@ -113,7 +113,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def _plan(options: Options, schema: StructType, hold_id: str) -> WriteJob:
     store = options.open_store()
-    manifest_path = options.text("manifestPath") or "manifest"
+    manifest_path = options.manifest_path
     buffers = buffers_at(store, manifest_path=manifest_path)
     partitions = 0 if buffers == [store] else len(buffers)
     _check_columns(schema, store.url, partitions)

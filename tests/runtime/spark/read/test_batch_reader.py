@@ -43,6 +43,8 @@ from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic
 from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.read.plan import Piece, Sizing, SourceBuffer
+from forebay.runtime.spark.read.rows import Rows
+from forebay.runtime.spark.read.times import TimeRange
 from forebay.runtime.spark.source import ForebaySource
 
 
@@ -276,7 +278,8 @@ def test_nothing_that_spark_keeps_shows_a_secret() -> None:
     secrets = {"storage.key": "AKIAKEY", "storage.secret": "hush-hush", "storage.token": "psst-psst"}
     source = ForebaySource({"path": "s3://lake/clicks", **secrets})
     reader, stream = source.reader(ALL), source.streamReader(ALL)
-    task = Sizing(1, 1).pack([Piece(SourceBuffer(reader._store, 0, "manifest"), (BatchDescriptor(0, "data/x"),))])[0]
+    piece = Piece(SourceBuffer(reader._store, 0, "manifest"), (BatchDescriptor(0, "data/x"),))
+    (task,) = Sizing(1, 1).pack([piece], Rows(ALL, TimeRange()))
     for kept in (source, reader, stream, task):
         shown = pickle.dumps(kept) + repr(kept).encode()
         if kept is not source:

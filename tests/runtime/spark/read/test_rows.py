@@ -13,6 +13,7 @@ from read_job import (
     batch_sizes,
     columns,
     fill,
+    head_of,
     new_store,
     rows_of,
     ten_batches,
@@ -24,7 +25,8 @@ from forebay.buffer.format.model import BatchDescriptor, Facts, Metadata
 from forebay.buffer.format.parquet import DecodedRows
 from forebay.buffer.read.fetch import Batch
 from forebay.buffer.store.memory import MemoryStore
-from forebay.runtime.spark.read.rows import Rows, TimeRange
+from forebay.runtime.spark.read.rows import Rows
+from forebay.runtime.spark.read.times import TimeRange
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def test_rows_of_a_batch_that_is_partly_in_the_time_range_are_cut_exactly() -> N
     assert values_in(None, None) == [b"untimed", b"one", b"two", b"three"]
 
 
-def test_typed_batch_is_refused() -> None:
+def test_typed_batch_is_refused_where_bytes_were_planned() -> None:
     table = pa.table({"value": pa.array([b"not an entry"])})
     batch = Batch(BatchDescriptor(0, "data/x.parquet"), DecodedRows(table, table.nbytes), 1)
     with pytest.raises(Unsupported, match="rows of a schema"):
@@ -82,11 +84,12 @@ def test_all_columns_are_exact(store: MemoryStore) -> None:
 
 
 def test_column_that_is_not_there_is_refused_with_those_that_are(store: MemoryStore) -> None:
-    wrong = columns("value")
-    wrong["value"].dataType = TYPES["sequence"]
+    wrong = columns("sequence")
+    wrong["sequence"].dataType = TYPES["value"]
     for schema in (wrong, columns("value").add("values", TYPES["value"])):
         with pytest.raises(InvalidInput, match="the columns are sequence bigint, index int"):
-            batch_reader(store, schema)
+            batch_reader(store, schema).partitions()
+    assert head_of(store).holds == {}, "nothing was held for it"
 
 
 def test_slices_are_bounded_in_rows_and_in_bytes() -> None:
