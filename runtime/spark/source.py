@@ -8,6 +8,7 @@ from pyspark.sql.datasource import DataSource
 
 from forebay.buffer.store.options import seal, unseal
 from forebay.runtime.spark.options import Options, refuse_memory
+from forebay.runtime.spark.shipping import Shipped
 from forebay.runtime.spark.versions import check_streams
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class ForebaySource(DataSource):
+class ForebaySource(Shipped, DataSource):
     """Buffers and topics for `spark.read`, `spark.readStream`, `df.write` and `df.writeStream`.
 
     Spark makes one in several processes: nothing is opened, claimed or sent before it asks for more.

@@ -13,6 +13,7 @@ from forebay.runtime.spark.read.listing import ReadRange, list_batches, open_sou
 from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Sizing, Task
 from forebay.runtime.spark.read.rows import Rows
 from forebay.runtime.spark.read.task_reader import TaskReader
+from forebay.runtime.spark.shipping import Shipped
 from forebay.runtime.spark.versions import check_filters
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def open_reader(given: Mapping[str, str], schema: StructType) -> BatchReader:
     return FilteringReader(options, schema)
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(Shipped, DataSourceReader):
     """Reads what a buffer or a topic holds when the read is planned, or a range of it."""
 
     def __init__(self, options: Options, schema: StructType) -> None:

@@ -21,6 +21,7 @@ from forebay.buffer.either.dispatch import buffers_at
 from forebay.buffer.manifest.lease import check_ttl
 from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options
+from forebay.runtime.spark.shipping import Shipped
 from forebay.runtime.spark.write.commit import EpochCommitter, EpochRecord, commit_job
 from forebay.runtime.spark.write.task_writer import TaskWriter
 from forebay.runtime.spark.write.write_job import WriteJob
@@ -57,7 +58,7 @@ class Stored(WriterCommitMessage):
     """The streaming query that the task belongs to."""
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(Shipped, DataSourceArrowWriter):
     """Writes a DataFrame: all of its rows can be read at the end, or none (in a topic, of each partition)."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -79,7 +80,7 @@ class BatchWriter(DataSourceArrowWriter):
         _in_all_partitions(self._job, self._job.end)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(Shipped, DataSourceStreamArrowWriter):
     """Writes a streaming DataFrame: each epoch once, whatever is replayed."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
