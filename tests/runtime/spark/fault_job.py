@@ -47,7 +47,7 @@ def main(options: str, folder: str, life: str, last: str) -> None:
 def write(spark: SparkSession, url: str, options: dict[str, str], folder: str, name: str) -> None:
     """Write the rows of one job, each with the job's name."""
     note(folder, "started", name)
-    frame = spark.range(0, ROWS, 1, 3).selectExpr(f"concat('{name}-', id) as value")
+    frame = spark.range(0, ROWS, 1, 3).selectExpr(f"cast(concat('{name}-', id) as binary) as value")
     with network_may_fail(folder):
         frame.write.format("forebay").options(**options).mode("append").save(url)
         note(folder, "written", name)

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from cluster import cluster
 from cluster_job import ROWS
-from read_job import fill, frontier_of
+from read_job import frontier_of
+from spark_kinds import SCHEMAS, fill, make, values_in
 from spark_place import Place
-from write_job import entries_in, head_of
+from write_job import head_of
 
 from forebay.testing.servers import SeaweedServer
 
@@ -30,16 +31,16 @@ class Cluster:
         self._folder = folder
         self._server = server
 
-    def place(self, job: str) -> Place:
-        return Place(f"s3://tests/cluster-{os.getpid()}-{job}", self._server.storage_options)
+    def place(self, name: str) -> Place:
+        return Place(f"s3://tests/cluster-{os.getpid()}-{name}", self._server.storage_options)
 
-    def run(self, job: str, folder: Path) -> str:
+    def run(self, job: str, place: Place, folder: Path) -> str:
         """Run a job, one of whose executors is killed. Return what it wrote; no secret is in anything that it shows."""
         (folder / "events").mkdir()
         ran = subprocess.run(
             [
                 *(sys.executable, Path(__file__).with_name("cluster_job.py")),
-                *(self._master, json.dumps(self.place(job).options), folder, job),
+                *(self._master, json.dumps(place.options), folder, job),
             ],
             env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
             capture_output=True,
@@ -64,21 +65,26 @@ def clustered(weed: SeaweedServer, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_executor_killed_while_it_reads_loses_no_row(clustered: Cluster, tmp_path: Path) -> None:
-    fill(clustered.place("read").open(), *BATCHES)
-    assert "BatchScan forebay" in clustered.run("read", tmp_path)
+    place = clustered.place("read")
+    fill(place, "bytes", BATCHES)
+    assert "BatchScan forebay" in clustered.run("read", place, tmp_path)
     assert json.loads((tmp_path / "found").read_text()) == [entry.decode() for entry in ENTRIES]
 
 
 def test_executor_killed_while_it_writes_loses_and_doubles_no_row(clustered: Cluster, tmp_path: Path) -> None:
-    clustered.run("write", tmp_path)
-    assert entries_in(clustered.place("write").open()) == [[b"%d" % number for number in range(ROWS)]]
+    place = clustered.place("write")
+    clustered.run("write", place, tmp_path)
+    assert values_in(place) == [b"%d" % number for number in range(ROWS)]
 
 
-def test_executor_killed_while_it_streams_loses_and_doubles_no_row(clustered: Cluster, tmp_path: Path) -> None:
-    source = clustered.place("stream")
-    fill(source.open(), *BATCHES)
-    clustered.run("stream", tmp_path)
-    copy = Place(f"{source.url}-streamed", source.storage_options).open()
-    assert [sorted(entries) for entries in entries_in(copy)] == [ENTRIES]
-    assert head_of(copy).next_record == len(ENTRIES)
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_executor_killed_while_it_streams_loses_and_doubles_no_row(
+    clustered: Cluster, kind: str, tmp_path: Path
+) -> None:
+    source, copy = clustered.place(kind), clustered.place(f"{kind}-streamed")
+    fill(source, kind, BATCHES)
+    make(copy, kind)
+    clustered.run("stream", source, tmp_path)
+    assert sorted(values_in(copy)) == ENTRIES
+    assert head_of(copy.open()).next_record == len(ENTRIES)
     assert frontier_of(source.open()) == len(BATCHES)

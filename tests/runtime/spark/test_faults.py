@@ -19,9 +19,9 @@ import pytest
 from bad_network import bad_network
 from fault_job import ROWS
 from patience import wait_for
-from read_job import fill, frontier_of
+from read_job import frontier_of
+from spark_kinds import SCHEMAS, fill, make, values_in
 from spark_place import Place
-from write_job import entries_in
 
 from forebay.buffer.groups import Groups
 from forebay.buffer.store import ObjectStore
@@ -29,6 +29,8 @@ from forebay.testing.proxy import FaultProxy
 from forebay.testing.servers import SeaweedServer
 
 SEED = 22
+KILLS = 12
+LONG = (pytest.mark.slow, pytest.mark.timeout(2400))
 BATCHES = 20
 """Batches that are added in each life of the driver, of five entries each."""
 
@@ -70,12 +72,17 @@ def ended_by_the_network(folder: Path, life: int) -> None:
     assert "Unavailable" in log or "Unknown" in log, log[-3000:]
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(12, marks=(pytest.mark.slow, pytest.mark.timeout(2400)))])
+@pytest.mark.parametrize(
+    ("kind", "kills"), [("bytes", 1), *(pytest.param(kind, KILLS, marks=LONG) for kind in SCHEMAS)]
+)
 def test_killed_drivers_on_a_bad_network_lose_and_double_nothing(
-    weed: SeaweedServer, tmp_path: Path, kills: int
+    weed: SeaweedServer, tmp_path: Path, kind: str, kills: int
 ) -> None:
     random = Random(SEED)
-    direct = Place(f"s3://tests/faults-{os.getpid()}-{kills}", weed.storage_options)
+    direct = Place(f"s3://tests/faults-{os.getpid()}-{kind}-{kills}", weed.storage_options)
+    streamed, written = (Place(f"{direct.url}-{name}", weed.storage_options) for name in ("streamed", "written"))
+    make(streamed, kind)
+    make(written, kind)
     store = direct.open()
     total = 0
     with FaultProxy(weed.endpoint_url, bad_network(SEED)) as proxy:
@@ -83,7 +90,9 @@ def test_killed_drivers_on_a_bad_network_lose_and_double_nothing(
         place = Place(direct.url, through)
         for life in range(kills):
             numbers = range(total, total + 5 * BATCHES)
-            fill(store, *([b"%d" % number for number in numbers[at : at + 5]] for at in range(0, len(numbers), 5)))
+            fill(
+                direct, kind, ([b"%d" % number for number in numbers[at : at + 5]] for at in range(0, len(numbers), 5))
+            )
             total += len(numbers)
             with driver(place, tmp_path, life) as running:
                 wait_for(partial(has_moved_on, running, store, life * BATCHES))
@@ -99,17 +108,16 @@ def test_killed_drivers_on_a_bad_network_lose_and_double_nothing(
             pytest.fail("the network ended 20 drivers in a row")
         assert len(proxy.answered) < len(proxy.requests), "requests were lost"
 
-    streamed = entries_in(Place(f"{direct.url}-streamed", weed.storage_options).open())
-    assert sorted(map(int, streamed[0])) == list(range(total)), "each row was streamed once"
+    assert sorted(map(int, values_in(streamed))) == list(range(total)), "each row was streamed once"
     assert frontier_of(store) * 5 == total, "all of it is acknowledged"
 
     reads = lines(tmp_path / "read")
     assert f"{total} True" in reads
     assert all(read.endswith("True") for read in reads), "each batch read had every row in front of its end once"
 
-    (entries,) = entries_in(Place(f"{direct.url}-written", weed.storage_options).open())
+    entries = values_in(written)
     assert len(set(entries)) == len(entries), "no row was written twice"
     counts = Counter(entry.decode().rpartition("-")[0] for entry in entries)
     assert set(counts.values()) == {ROWS}, "each job's rows are all there, or none"
-    started, written = lines(tmp_path / "started"), lines(tmp_path / "written")
-    assert set(written) <= set(counts) <= set(started), "what was reported as written is there"
+    started, reported = lines(tmp_path / "started"), lines(tmp_path / "written")
+    assert set(reported) <= set(counts) <= set(started), "what was reported as written is there"
