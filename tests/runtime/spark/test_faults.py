@@ -29,7 +29,7 @@ from forebay.testing.proxy import FaultProxy
 from forebay.testing.servers import SeaweedServer
 
 SEED = 22
-KILLS = 12
+KILLS = 6
 LONG = (pytest.mark.slow, pytest.mark.timeout(2400))
 BATCHES = 20
 """Batches that are added in each life of the driver, of five entries each."""
