@@ -21,8 +21,8 @@ class Shipped:
     """What Spark pickles for its workers."""
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Callable[[bytes], object], tuple[bytes]]:
-        make, arguments, state, *_ = super().__reduce_ex__(protocol)
-        return unpack, (pickle.dumps((make, arguments, state)),)
+        parts: Any = super().__reduce_ex__(protocol)  # how to make an object, with which arguments, and its state
+        return unpack, (pickle.dumps(parts[:3]),)
 
 
 def unpack(packed: bytes) -> object:
@@ -49,4 +49,4 @@ def unpack(packed: bytes) -> object:
     return made
 
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
