@@ -51,7 +51,6 @@ class BatchReader(Shipped, DataSourceReader):
             until=options.text("endingTime"),
             group=options.text("group"),
         )
-        self._range.times  # noqa: B018 - raises if one cannot be read
         hold_seconds = options.whole("holdSeconds")
         self._hold_seconds = _HOLD_SECONDS if hold_seconds is None else hold_seconds
         self._sizing = Sizing.of(options)

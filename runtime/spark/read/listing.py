@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """Which part of a buffer or topic is read. Without any of these, all of it."""
+    """Which part of a buffer or topic is read. Without any of these, all of it.
+
+    Raises:
+        InvalidInput: there are two beginnings or two ends, or a time that cannot be read.
+    """
 
     first: int | None = None
     """The first sequence."""
@@ -46,6 +50,7 @@ class ReadRange:
             raise InvalidInput("give one of startingSequence, startingTime, group, not several")
         if self.last is not None and self.until is not None:
             raise InvalidInput("give one of endingSequence, endingTime, not several")
+        _ = self.times  # raises if a time cannot be read
 
     @property
     def times(self) -> TimeRange:
@@ -70,14 +75,9 @@ def open_source(store: ObjectStore, manifest_path: str, *, must_exist: bool) -> 
         Corrupt: its schema is damaged or missing.
     """
     found = open_buffer_or_topic(store, manifest_path, must_exist=must_exist, role="spark")
-    return Source(found, newest_schema(found))
-
-
-def newest_schema(found: Queue | Topic) -> pa.Schema | None:
-    """Return the newest schema of what was last seen of a buffer or topic; None if there is none."""
     seen = found.record if isinstance(found, Topic) else found.last_seen()
     ids = () if seen is None else seen.schemas
-    return Schemas(found.store, clock=SystemClock()).load(ids[-1]) if ids else None
+    return Source(found, Schemas(store, clock=SystemClock()).load(ids[-1]) if ids else None)
 
 
 def list_batches(source: Source, wanted: ReadRange, *, hold_seconds: float) -> list[Piece]:

@@ -34,10 +34,11 @@ Offset: TypeAlias = dict[int, Position]
 """By partition; a buffer on its own is partition 0."""
 
 
-def to_json(offset: Offset) -> dict[str, Any]:
-    """The offset as Spark writes it down."""
+def to_json(offset: Offset, schema_id: str | None = None) -> dict[str, Any]:
+    """The offset as Spark writes it down, with the newest schema of a typed buffer."""
     return {
         "version": _VERSION,
+        **({} if schema_id is None else {"schema": schema_id}),
         "partitions": {
             str(number): {
                 "buffer": position.reader.source,

@@ -87,7 +87,8 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._is_awaited():
             return to_json({})
         claims = self._claim()
-        return to_json({number: self._beginning(claims, found) for number, found in claims.buffers.items()})
+        begins = {number: self._beginning(claims, found) for number, found in claims.buffers.items()}
+        return to_json(begins, self._rows.schema_id)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Where the next micro-batch ends; `start` itself if there is nothing new.
@@ -96,6 +97,7 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
         `commit` too, but not of the last micro-batch of a run.
         """
         before = from_json(start)
+        self._rows.resume(start.get("schema"))
         if not before and self._is_awaited():
             return start
         claims = self._claim(before)
@@ -111,7 +113,9 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
         ends = self._admit(claims, begins, limit)
         if all(number in before and before[number].next == end for number, end in ends.items()):
             return start
-        return to_json({number: _advance(stands[number], begins[number], end) for number, end in ends.items()})
+        self._rows.look(claims.source)
+        advanced = {number: _advance(stands[number], begins[number], end) for number, end in ends.items()}
+        return to_json(advanced, self._rows.schema_id)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Say whether there is a limit; what it is, the options say."""
@@ -136,6 +140,7 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
         if start == end:
             return []
         planned = from_json(end)
+        self._rows.resume(end.get("schema"))
         claims = self._claim(planned)
         buffers = [(claims.at(number, position), position) for number, position in planned.items()]
 

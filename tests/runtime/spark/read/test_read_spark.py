@@ -58,7 +58,9 @@ def test_columns_of_a_given_schema_are_the_only_ones_read(spark: SparkSession, p
     reader = spark.read.format("forebay").options(**place.options)
     rows = reader.schema("partition int, sequence bigint, value binary NOT NULL").load()
     assert sorted(tuple(row) for row in rows.collect()) == [(0, 0, b"a"), (1, 0, b"b"), (1, 1, b"c")]
-    with pytest.raises(PySparkException, match=r"InvalidInput.*column value is binary, and string was asked for"):
+    with pytest.raises(
+        PySparkException, match=r"InvalidInput.*column value: expected binary, and string was asked for"
+    ):
         reader.schema("value string").load().collect()
 
 

@@ -114,7 +114,7 @@ def test_schema_takes_some_columns_in_another_order_and_a_wider_type(spark: Spar
             "users bigint",
             "column users bigint is not there; the columns are user bigint, page string, _sequence bigint",
         ),
-        ("user string", "column user is bigint, and string was asked for"),
+        ("user string", "column user: expected bigint, and string was asked for"),
         ("sequence bigint", "column sequence bigint is not there"),
     ],
 )
