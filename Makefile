@@ -40,16 +40,19 @@ $(INSTALLED): $(VENV)/.dependencies
 	$(PIP) --quiet --no-deps $(EDITABLE) .
 	@touch $@
 
-# A second environment, with the lowest versions that pyproject.toml allows, and the tests that use most of them.
+# A second environment, with the lowest versions that pyproject.toml allows, Spark included, and the tests that use most
+# of them. Spark 4.0 has no streams: only the tests of batch reads and writes can run.
 LOWEST := .venv-lowest
 LOWEST_INSTALLED := $(LOWEST)/.installed-$(LAYOUT)
 LOWEST_PIP := PYTHONWARNINGS=ignore $(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check
 LOWEST_TESTS := tests/conformance tests/golden tests/buffer/format tests/buffer/store tests/buffer/test_producer.py \
-	tests/buffer/test_consumer.py tests/runtime/sinks tests/cli/test_commands.py
+	tests/buffer/test_consumer.py tests/runtime/sinks tests/cli/test_commands.py tests/runtime/spark/test_versions.py \
+	tests/runtime/spark/test_discovery.py tests/runtime/spark/read/test_read_spark.py \
+	tests/runtime/spark/write/test_batch_writer.py
 
 $(LOWEST)/.dependencies: pyproject.toml tests/lowest.py
 	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/python tests/lowest.py test cli delta > $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python tests/lowest.py test cli delta spark java > $(LOWEST)/requirements.txt
 	$(LOWEST_PIP) --upgrade "pip>=24" "setuptools>=77" --requirement $(LOWEST)/requirements.txt
 	touch $@
 
@@ -72,7 +75,7 @@ test: $(INSTALLED) ## Run the tests (PYTEST="-k register" narrows them)
 test-fast: $(INSTALLED) ## Run only tests without servers, Spark or other processes: under a minute
 	$(BIN)/pytest -m "not slow and not system" $(IN_PARALLEL) $(PYTEST)
 
-# What is slow and rarely breaks. Later: other versions of Spark, a cluster, other stores.
+# What is slow and rarely breaks. Later: other stores.
 test-matrix: $(LOWEST_INSTALLED) ## Run tests with the lowest versions of the dependencies that pyproject.toml allows
 	$(LOWEST)/bin/python -m pytest -m "not slow" $(IN_PARALLEL) $(LOWEST_TESTS) $(PYTEST)
 

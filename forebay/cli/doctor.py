@@ -25,6 +25,7 @@ from forebay.buffer.store.choice import load_obstore, load_s3fs
 from forebay.cli.output import age, count, write_json, write_line
 from forebay.cli.target import json_option, remove_folder, storage_option
 from forebay.runtime.spark.python import check_python, python_of_discovery
+from forebay.runtime.spark.versions import check_sources, check_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -145,10 +146,16 @@ def _check_spark() -> Check:
         return Check("Spark", "note", "none", f"to read and write with Spark: {install_hint('spark')}")
     command = python_of_discovery()
     try:
+        check_sources()
         check_python(command)
     except Unsupported as error:
         return Check("Spark", "failed", f"pyspark {version}, but the format forebay is not found: {error}")
-    return Check("Spark", "ok", f"pyspark {version}; the Python that it starts, {command}, has forebay")
+    found = f"pyspark {version}; the Python that it starts, {command}, has forebay"
+    try:
+        check_streams()
+    except Unsupported as error:
+        return Check("Spark", "note", found, str(error))
+    return Check("Spark", "ok", found)
 
 
 def check_store(store: ObjectStore, clock: Clock) -> Iterator[Check]:

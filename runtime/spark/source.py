@@ -8,6 +8,8 @@ from pyspark.sql.datasource import DataSource
 
 from forebay.buffer.store.options import seal, unseal
 from forebay.runtime.spark.options import Options, refuse_memory
+from forebay.runtime.spark.shipping import Shipped
+from forebay.runtime.spark.versions import check_streams
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-class ForebaySource(DataSource):
+class ForebaySource(Shipped, DataSource):
     """Buffers and topics for `spark.read`, `spark.readStream`, `df.write` and `df.writeStream`.
 
     Spark makes one in several processes: nothing is opened, claimed or sent before it asks for more.
@@ -60,6 +62,7 @@ class ForebaySource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what plans and runs a stream."""
+        check_streams()
         from forebay.runtime.spark.read.stream_reader import StreamReader  # noqa: PLC0415
 
         return StreamReader(self.options, schema)
@@ -72,6 +75,7 @@ class ForebaySource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """Return what writes a streaming DataFrame."""
+        check_streams()
         from forebay.runtime.spark.write.writers import StreamWriter  # noqa: PLC0415
 
         return StreamWriter(self.options, schema, overwrite)

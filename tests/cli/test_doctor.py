@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -84,3 +85,23 @@ def test_values_are_printed_as_words(capsys: pytest.CaptureFixture[str]) -> None
     assert "ok      write: applied after " in out
     assert "Applied(" not in out
     assert "b'" not in out
+
+
+@pytest.mark.parametrize(
+    ("version", "modules", "told"),
+    [
+        (
+            "3.5.9",
+            [],
+            "FAILED  Spark: .*Spark 3.5.9 has no data sources in Python.*use Spark 4.0 or later",
+        ),
+        ("4.0.0", ["datasource"], "Spark 4.0.0 cannot stream the format forebay: use Spark 4.2 or later"),
+    ],
+)
+def test_old_spark_is_told_with_what_to_do(version: str, modules: list[str], told: str, tmp_path: Path) -> None:
+    (tmp_path / "pyspark" / "sql" / "streaming").mkdir(parents=True)
+    (tmp_path / "pyspark" / "__init__.py").write_text(f"__version__ = {version!r}\n")
+    for name in ("__init__", "streaming/__init__", *modules):
+        (tmp_path / "pyspark" / "sql" / f"{name}.py").touch()
+    _status, out = run_doctor(PYTHONPATH=str(tmp_path), PYSPARK_PYTHON=sys.executable)
+    assert re.search(told, out), out

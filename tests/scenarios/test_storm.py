@@ -15,15 +15,14 @@ test_storm_findings.py.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from random import Random
 
 import pytest
-from storm import Storm, Weather, pause, rage, seed_of
+from bad_network import bad_network
+from storm import Storm, Weather, rage, seed_of
 
-from forebay.testing.proxy import Fault, FaultProxy
+from forebay.testing.proxy import FaultProxy
 from forebay.testing.servers import SeaweedServer
 
 Say = Callable[[str], None]
@@ -50,21 +49,6 @@ def own_weed() -> Iterator[SeaweedServer]:
     with SeaweedServer() as server:
         server.create_bucket("storms")
         yield server
-
-
-def bad_network(seed: int) -> Callable[[str], Fault]:
-    """Of a hundred requests, three are slow, and four end in some way that their client cannot tell from another."""
-    random, lock = Random(seed), threading.Lock()
-    faults = [fault for fault in Fault if fault is not Fault.NONE]
-
-    def choose(_line: str) -> Fault:
-        with lock:
-            fate, fault, delay = random.random(), random.choice(faults), random.random()
-        if fate < 0.03:
-            pause(delay)
-        return fault if 0.03 <= fate < 0.07 else Fault.NONE
-
-    return choose
 
 
 @pytest.mark.parametrize("kills", [20, pytest.param(300, marks=LONG)])

@@ -13,6 +13,8 @@ from forebay.runtime.spark.read.listing import ReadRange, list_batches, open_sou
 from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Sizing, Task
 from forebay.runtime.spark.read.rows import Rows
 from forebay.runtime.spark.read.task_reader import TaskReader
+from forebay.runtime.spark.shipping import Shipped
+from forebay.runtime.spark.versions import check_filters
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -29,10 +31,13 @@ _HOLD_SECONDS = 1800
 def open_reader(given: Mapping[str, str], schema: StructType) -> BatchReader:
     """Return a reader that takes filters only if asked to: Spark refuses one where the session does not allow it."""
     options = Options(given, _KNOWN)
-    return (FilteringReader if options.flag("pushFilters", default=False) else BatchReader)(options, schema)
+    if not options.flag("pushFilters", default=False):
+        return BatchReader(options, schema)
+    check_filters()
+    return FilteringReader(options, schema)
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(Shipped, DataSourceReader):
     """Reads what a buffer or a topic holds when the read is planned, or a range of it."""
 
     def __init__(self, options: Options, schema: StructType) -> None:

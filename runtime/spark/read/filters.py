@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
+from pyspark.sql import datasource  # not the names in it: Spark 4.0 has no filters
 
 from forebay.runtime.spark.read.times import time_span
 
@@ -33,13 +33,13 @@ def may_match(found: Filter, batch: BatchDescriptor) -> bool:
 
 def _reaches(found: Filter, lowest: int, highest: int) -> bool:
     match found:
-        case EqualTo(value=value):
+        case datasource.EqualTo(value=value):
             return lowest <= _number(value) <= highest
-        case In(value=values):
+        case datasource.In(value=values):
             return any(lowest <= _number(value) <= highest for value in values if value is not None)
-        case GreaterThan(value=value) | GreaterThanOrEqual(value=value):
+        case datasource.GreaterThan(value=value) | datasource.GreaterThanOrEqual(value=value):
             return highest >= _number(value)
-        case LessThan(value=value) | LessThanOrEqual(value=value):
+        case datasource.LessThan(value=value) | datasource.LessThanOrEqual(value=value):
             return lowest <= _number(value)
     return True
 

@@ -23,6 +23,7 @@ from forebay.runtime.spark.read.offsets import Position, from_json, to_json
 from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, Task
 from forebay.runtime.spark.read.stream_rows import StreamRows
 from forebay.runtime.spark.read.task_reader import TaskReader
+from forebay.runtime.spark.shipping import Shipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,7 +49,7 @@ _LIMITS = ("maxBatchesPerTrigger", "maxBytesPerTrigger")
 _KNOWN = (*SIZING_OPTIONS, *_LIMITS, "failOnDataLoss", "group", "manifestPath", "onCorrupt", "startingOffsets")
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what arrives in a buffer or a topic, as one group.
 
     Spark makes one of these in each of several processes. Only the one that it plans with, and asks for offsets, claims

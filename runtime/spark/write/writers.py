@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from forebay.buffer.base.checks import check_name
 from forebay.buffer.base.clock import system_random
@@ -23,6 +23,7 @@ from forebay.buffer.topic.schemas import open_topic_format
 from forebay.buffer.topic.topic import in_parallel
 from forebay.buffer.write.formats import open_format
 from forebay.runtime.spark.options import Options
+from forebay.runtime.spark.shipping import Shipped
 from forebay.runtime.spark.write.commit import EpochCommitter, EpochRecord, commit_job
 from forebay.runtime.spark.write.frame import check_frame
 from forebay.runtime.spark.write.task_writer import TaskWriter
@@ -35,6 +36,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from forebay.buffer.format.model import NewBatch
+
+try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+except ImportError:  # Spark 4.0: the source refuses to write streams there
+    DataSourceStreamArrowWriter = object  # type: ignore[assignment, misc]
 
 _log = logging.getLogger("forebay.spark")
 
@@ -55,7 +61,7 @@ class Stored(WriterCommitMessage):
     """The streaming query that the task belongs to."""
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(Shipped, DataSourceArrowWriter):
     """Writes a DataFrame: all of its rows can be read at the end, or none (in a topic, of each partition)."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -77,7 +83,7 @@ class BatchWriter(DataSourceArrowWriter):
         _in_all_partitions(self._job, self._job.end)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(Shipped, DataSourceStreamArrowWriter):
     """Writes a streaming DataFrame: each epoch once, whatever is replayed."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:

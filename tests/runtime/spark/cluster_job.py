@@ -1,4 +1,4 @@
-"""A driver of a cluster with executor processes of their own, one of which is killed while its tasks read."""
+"""A driver on a cluster of two workers. An executor is killed while the tasks of its job are at work."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql.functions import udf
 
-from forebay.runtime.spark import ensure_java
+ROWS = 600
+"""Rows that are written by Spark."""
 
 
-def main(options: str, folder: str) -> None:
-    ensure_java()
+def main(master: str, options: str, folder: str, job: str) -> None:
     spark = (
-        SparkSession.builder.master("local-cluster[2,1,1024]")
+        SparkSession.builder.master(master)
+        .config("spark.driver.memory", "512m")
         .config("spark.executor.memory", "512m")
         .config("spark.eventLog.enabled", "true")
         .config("spark.eventLog.compress", "false")
@@ -26,21 +28,47 @@ def main(options: str, folder: str) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("INFO")
-    Path(folder, "application").write_text(spark.sparkContext.applicationId)
-    rows = spark.read.format("forebay").options(**json.loads(options)).option("minPartitions", 6).load()
+    JOBS[job](spark, json.loads(options), Path(folder))
+    spark.stop()
 
-    @udf("binary")
-    def once_one_was_killed(value: bytes) -> bytes:
+
+def read(spark: SparkSession, options: dict[str, str], folder: Path) -> None:
+    rows = spark.read.format("forebay").options(**options).option("minPartitions", 6).load()
+    found = rows.select(through_a_kill(folder)("value").alias("value")).collect()
+    (folder / "found").write_text(json.dumps(sorted(row.value.decode() for row in found)))
+    rows.explain("formatted")
+
+
+def write(spark: SparkSession, options: dict[str, str], folder: Path) -> None:
+    numbers = spark.range(0, ROWS, 1, 6).selectExpr("cast(cast(id as string) as binary) as value")
+    rows = numbers.select(through_a_kill(folder)("value").alias("value"))
+    rows.write.format("forebay").options(**options).mode("append").save()
+
+
+def stream(spark: SparkSession, options: dict[str, str], folder: Path) -> None:
+    to = {**options, "url": options["url"] + "-streamed"}
+    rows = (
+        spark.readStream.format("forebay").options(**options).option("minPartitions", 6).option("group", "etl").load()
+    )
+    written = rows.select(through_a_kill(folder)("value").alias("value")).writeStream.format("forebay").options(**to)
+    written = written.option("writerId", "etl").option("checkpointLocation", f"{folder}/checkpoint")
+    written.trigger(availableNow=True).start().awaitTermination()
+
+
+JOBS = {"read": read, "write": write, "stream": stream}
+
+
+def through_a_kill(folder: Path) -> Callable[[str], Column]:
+    """A function that returns its value once an executor was killed, which happens when two are at work on the job."""
+    threading.Thread(target=kill_one, args=(folder,), daemon=True).start()
+
+    def wait(value: bytes) -> bytes:
         Path(folder, f"executor-{parent_of(os.getppid())}").touch()
         while not Path(folder, "killed").exists():
             threading.Event().wait(0.05)
         return value
 
-    threading.Thread(target=kill_one, args=(Path(folder),), daemon=True).start()
-    found = rows.select(once_one_was_killed("value").alias("value")).collect()
-    Path(folder, "found").write_text(json.dumps(sorted(row.value.decode() for row in found)))
-    rows.explain("formatted")
-    spark.stop()
+    return udf(wait, "binary")
 
 
 def parent_of(process: int) -> int:

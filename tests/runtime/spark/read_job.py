@@ -7,10 +7,9 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -30,8 +29,12 @@ from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.runtime.spark.read.batch_reader import BatchReader, open_reader
 from forebay.runtime.spark.read.plan import Task
-from forebay.runtime.spark.read.stream_reader import StreamReader
 from forebay.testing import Crash
+
+if TYPE_CHECKING:  # needs Spark 4.2, and batch reads are tested with 4.0 too
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+    from forebay.runtime.spark.read.stream_reader import StreamReader
 
 _names = count()
 TYPES: dict[str, DataType] = {
@@ -113,11 +116,15 @@ def batch_reader(store: ObjectStore, schema: StructType = ALL, **options: Any) -
 
 
 def stream_reader(store: ObjectStore, schema: StructType = ALL, **options: Any) -> StreamReader:
+    from forebay.runtime.spark.read.stream_reader import StreamReader
+
     given = {"path": store.url, "group": "etl", **{name: str(value) for name, value in options.items()}}
     return StreamReader(given, schema)
 
 
 def stream_reader_without_group(store: ObjectStore, **options: str) -> StreamReader:
+    from forebay.runtime.spark.read.stream_reader import StreamReader
+
     return StreamReader({"path": store.url, **options}, ALL)
 
 

@@ -1,61 +1,26 @@
 """A job on a cluster of two workers, one of whose tasks hangs until Spark has tried it on the other.
 
 See test_batch_writer.py.
-
-Spark tries a slow task again on another host only, so each worker gets a loopback address of its own.
 """
 
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import pyspark
+from cluster import cluster
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
-from forebay.runtime.spark import ensure_java
-
 ROWS = 600
-
-
-@contextmanager
-def cluster(folder: str) -> Iterator[str]:
-    """A standalone master and two workers of one core each."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    home = Path(pyspark.__file__).parent
-    environment = {**os.environ, "SPARK_HOME": str(home), "SPARK_DAEMON_MEMORY": "128m"}
-
-    def start(kind: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
-        return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
-
-    url = f"spark://127.0.0.1:{port}"
-    limits = ("--cores", "1", "--memory", "512m", "--webui-port", "0", "--work-dir", f"{folder}/work")
-    running = [start("master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")]
-    running += [start("worker.Worker", "--host", host, *limits, url) for host in ("127.0.0.1", "127.0.0.2")]
-    try:
-        yield url
-    finally:
-        for process in running:
-            process.terminate()
-        for process in running:
-            process.wait()
 
 
 def main(folder: str) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    ensure_java()
-    with cluster(folder) as url:
+    with cluster(Path(folder)) as url:
         run(url, f"{folder}/buffer")
 
 

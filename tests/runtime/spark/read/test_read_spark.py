@@ -10,6 +10,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from read_job import fill, head_of
 from spark_place import Place
+from spark_versions import from_4_1
 
 from forebay.buffer import create_topic
 from forebay.buffer.manifest import Queue
@@ -84,6 +85,7 @@ def test_damaged_object_fails_the_job_with_its_location_or_is_skipped(spark: Spa
     assert values(load(spark, place, onCorrupt="skip")) == flat([*numbered(0, 1), *numbered(2, 3)])
 
 
+@from_4_1
 def test_frame_is_planned_once_and_an_expired_hold_fails_it_clearly(spark: SparkSession, place: Place) -> None:
     """Spark keeps the plan of a frame: it shows the same rows until it is loaded again."""
     store = place.open()
@@ -100,6 +102,7 @@ def test_frame_is_planned_once_and_an_expired_hold_fails_it_clearly(spark: Spark
     assert values(load(spark, place, startingSequence=1)) == flat(numbered(1, 3))
 
 
+@from_4_1
 def test_filters_are_pushed_where_the_session_and_the_option_allow_it(spark: SparkSession, place: Place) -> None:
     store = place.open()
     fill(store, *numbered(0, 6))
@@ -114,6 +117,7 @@ def test_filters_are_pushed_where_the_session_and_the_option_allow_it(spark: Spa
         spark.conf.unset(PUSHDOWN)
 
 
+@from_4_1
 def test_spark_still_reuses_a_filtered_plan_for_the_whole_frame(spark: SparkSession, place: Place) -> None:
     """Why filters are not pushed unless asked for. When this fails, Spark has learnt it: ask no more."""
     fill(place.open(), *numbered(0, 3))
