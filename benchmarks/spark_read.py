@@ -52,7 +52,8 @@ from forebay.buffer.format.batch import make_compressor
 from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.manifest import Queue
 from forebay.runtime.spark import ensure_java, register
-from forebay.runtime.spark.read.rows import SCHEMA, Rows, TimeRange
+from forebay.runtime.spark.read.rows import Rows
+from forebay.runtime.spark.read.times import TimeRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
 
 _TASKS = 4
 _BATCH_BYTES = 16 << 20
+SCHEMA = "sequence bigint, index int, ingestion_time timestamp, metadata binary, value binary"
 _VALUE = "value binary"
 _SUMS = {
     _VALUE: ("count(*)", "sum(length(value))"),
