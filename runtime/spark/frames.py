@@ -50,11 +50,11 @@ _FEW_FILES: Final = 100
 _LISTING: Final = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _FILES_PER_LISTING_TASK: Final = 32
 _STRICT: Final = {
-    "ignoreMissingFiles": "false",  # guard: a missing file is an error, whatever the session says
-    "ignoreCorruptFiles": "false",  # guard: a damaged file is an error, whatever the session says
-    "datetimeRebaseMode": "CORRECTED",  # old dates as they were written: Arrow knows no Julian calendar
-    "mergeSchema": "false",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
 }
+"""Reader options that win over the session's settings: no file is left out, and old dates stay as Arrow wrote them."""
 _listing = Lock()
 
 
@@ -168,6 +168,7 @@ class HeldFrames(Closing):
         folder = find_folder(self._spark, self._url, self._storage_options)
         root = open_store(self._url, self._storage_options).url
         paths = [f"{folder.url}{store.url.removeprefix(root)}/{batch.location}" for store, batch in listed]
+        # guard: a missing or damaged file is an error, whatever the session says
         reader = self._spark.read.schema(columns).options(**_STRICT, **folder.options)
         with _bounded_listing(self._spark, len(paths)):
             frame = reader.parquet(*paths)
