@@ -5,18 +5,23 @@ The modules that lie here serve one buffer. They build on the folders `base` to 
 
 from __future__ import annotations
 
-from forebay.buffer.consumer import Collect
-from forebay.buffer.either.dispatch import buffers_at
-from forebay.buffer.either.ranges import read_range
-from forebay.buffer.format.batch import DecodedBatch, decode_batch, encode_batch
-from forebay.buffer.groups import Groups
-from forebay.buffer.inspect.describe import describe_topic
-from forebay.buffer.inspect.migrate import migrate
-from forebay.buffer.read.ahead import ReadAhead
-from forebay.buffer.read.fetch import FetchHandle
-from forebay.buffer.read.records import RECORDS_SCHEMA
-from forebay.buffer.topic import TopicConsumer, TopicProducer, add_partitions, create_topic
-from forebay.buffer.write.settings import ProducerLimits
+from typing import TYPE_CHECKING
+
+from forebay.buffer.base.lazy import load_on_demand
+
+if TYPE_CHECKING:
+    from forebay.buffer.consumer import Collect
+    from forebay.buffer.either.dispatch import buffers_at
+    from forebay.buffer.either.ranges import read_range
+    from forebay.buffer.format.batch import DecodedBatch, decode_batch, encode_batch
+    from forebay.buffer.groups import Groups
+    from forebay.buffer.inspect.describe import describe_topic
+    from forebay.buffer.inspect.migrate import migrate
+    from forebay.buffer.read.ahead import ReadAhead
+    from forebay.buffer.read.fetch import FetchHandle
+    from forebay.buffer.read.records import RECORDS_SCHEMA
+    from forebay.buffer.topic import TopicConsumer, TopicProducer, add_partitions, create_topic
+    from forebay.buffer.write.settings import ProducerLimits
 
 __all__ = [
     "RECORDS_SCHEMA",
@@ -37,3 +42,26 @@ __all__ = [
     "migrate",
     "read_range",
 ]
+
+_HOMES = {
+    "Collect": "forebay.buffer.consumer",
+    "DecodedBatch": "forebay.buffer.format.batch",
+    "FetchHandle": "forebay.buffer.read.fetch",
+    "Groups": "forebay.buffer.groups",
+    "ProducerLimits": "forebay.buffer.write.settings",
+    "RECORDS_SCHEMA": "forebay.buffer.read.records",
+    "ReadAhead": "forebay.buffer.read.ahead",
+    "TopicConsumer": "forebay.buffer.topic",
+    "TopicProducer": "forebay.buffer.topic",
+    "add_partitions": "forebay.buffer.topic",
+    "buffers_at": "forebay.buffer.either.dispatch",
+    "create_topic": "forebay.buffer.topic",
+    "decode_batch": "forebay.buffer.format.batch",
+    "describe_topic": "forebay.buffer.inspect.describe",
+    "encode_batch": "forebay.buffer.format.batch",
+    "migrate": "forebay.buffer.inspect.migrate",
+    "read_range": "forebay.buffer.either.ranges",
+}
+"""Where each name is. They are loaded when asked for: a process that Spark plans in needs few of them."""
+
+__getattr__, __dir__ = load_on_demand(__name__, _HOMES)

@@ -14,24 +14,29 @@ of segments over an event log (rfcs/0009).
 
 from __future__ import annotations
 
-from forebay.runtime.config import RuntimeConfig
-from forebay.runtime.contract import (
-    Answer,
-    Combining,
-    Commit,
-    CommitIdentity,
-    Committed,
-    Decoder,
-    Fatal,
-    MaybeCommitted,
-    NotCommitted,
-    Sink,
-)
-from forebay.runtime.dead_letter import DeadLetter, Halted
-from forebay.runtime.runtime import Runtime
-from forebay.runtime.sinks import BufferSink, CallableSink, DeltaSink, ParquetSink
-from forebay.runtime.source import Source
-from forebay.runtime.status import RuntimeStatus, SourceStatus, StageStatus
+from typing import TYPE_CHECKING
+
+from forebay.buffer.base.lazy import load_on_demand
+
+if TYPE_CHECKING:
+    from forebay.runtime.config import RuntimeConfig
+    from forebay.runtime.contract import (
+        Answer,
+        Combining,
+        Commit,
+        CommitIdentity,
+        Committed,
+        Decoder,
+        Fatal,
+        MaybeCommitted,
+        NotCommitted,
+        Sink,
+    )
+    from forebay.runtime.dead_letter import DeadLetter, Halted
+    from forebay.runtime.runtime import Runtime
+    from forebay.runtime.sinks import BufferSink, CallableSink, DeltaSink, ParquetSink
+    from forebay.runtime.source import Source
+    from forebay.runtime.status import RuntimeStatus, SourceStatus, StageStatus
 
 __all__ = [
     "Answer",
@@ -57,3 +62,31 @@ __all__ = [
     "SourceStatus",
     "StageStatus",
 ]
+
+_HOMES = {
+    "Answer": "forebay.runtime.contract",
+    "BufferSink": "forebay.runtime.sinks",
+    "CallableSink": "forebay.runtime.sinks",
+    "Combining": "forebay.runtime.contract",
+    "Commit": "forebay.runtime.contract",
+    "CommitIdentity": "forebay.runtime.contract",
+    "Committed": "forebay.runtime.contract",
+    "DeadLetter": "forebay.runtime.dead_letter",
+    "Decoder": "forebay.runtime.contract",
+    "DeltaSink": "forebay.runtime.sinks",
+    "Fatal": "forebay.runtime.contract",
+    "Halted": "forebay.runtime.dead_letter",
+    "MaybeCommitted": "forebay.runtime.contract",
+    "NotCommitted": "forebay.runtime.contract",
+    "ParquetSink": "forebay.runtime.sinks",
+    "Runtime": "forebay.runtime.runtime",
+    "RuntimeConfig": "forebay.runtime.config",
+    "RuntimeStatus": "forebay.runtime.status",
+    "Sink": "forebay.runtime.contract",
+    "Source": "forebay.runtime.source",
+    "SourceStatus": "forebay.runtime.status",
+    "StageStatus": "forebay.runtime.status",
+}
+"""Where each name is. They are loaded when asked for: a process that Spark plans in needs few of them."""
+
+__getattr__, __dir__ = load_on_demand(__name__, _HOMES)

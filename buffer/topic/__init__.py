@@ -5,18 +5,20 @@ Builds on writers, consumers, groups and holds of single buffers. None of them i
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
-from forebay.buffer.topic.consumer import TopicConsumer
-from forebay.buffer.topic.groups import TopicGroups, TopicGroupState
-from forebay.buffer.topic.growth import Growth, add_partitions, create_topic
-from forebay.buffer.topic.holds import HeldTopic
-from forebay.buffer.topic.keys import partition_for
-from forebay.buffer.topic.producer import TopicFlush, TopicProducer
-from forebay.buffer.topic.split import SplitHandle
-from forebay.buffer.topic.topic import Topic
+from forebay.buffer.base.lazy import load_on_demand
+
+if TYPE_CHECKING:
+    from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
+    from forebay.buffer.topic.consumer import TopicConsumer
+    from forebay.buffer.topic.groups import TopicGroups, TopicGroupState
+    from forebay.buffer.topic.growth import Growth, add_partitions, create_topic
+    from forebay.buffer.topic.holds import HeldTopic
+    from forebay.buffer.topic.keys import partition_for
+    from forebay.buffer.topic.producer import TopicFlush, TopicProducer
+    from forebay.buffer.topic.split import SplitHandle
+    from forebay.buffer.topic.topic import Topic
 
 __all__ = [
     "Growth",
@@ -39,11 +41,27 @@ __all__ = [
     "partition_for",
 ]
 
-# Public here, although they take a buffer's URL too and are therefore in folders that build on this one.
-_HOMES = {"buffers_at": "either.dispatch", "describe_topic": "inspect.describe"}
+_HOMES = {
+    "Growth": "forebay.buffer.topic.growth",
+    "HeldTopic": "forebay.buffer.topic.holds",
+    "PartitionBatch": "forebay.buffer.topic.batches",
+    "PartitionDescriptor": "forebay.buffer.topic.batches",
+    "SplitHandle": "forebay.buffer.topic.split",
+    "Topic": "forebay.buffer.topic.topic",
+    "TopicConsumer": "forebay.buffer.topic.consumer",
+    "TopicFetchHandle": "forebay.buffer.topic.batches",
+    "TopicFlush": "forebay.buffer.topic.producer",
+    "TopicGroupState": "forebay.buffer.topic.groups",
+    "TopicGroups": "forebay.buffer.topic.groups",
+    "TopicLag": "forebay.buffer.topic.batches",
+    "TopicProducer": "forebay.buffer.topic.producer",
+    "add_partitions": "forebay.buffer.topic.growth",
+    "buffers_at": "forebay.buffer.either.dispatch",
+    "create_topic": "forebay.buffer.topic.growth",
+    "describe_topic": "forebay.buffer.inspect.describe",
+    "partition_for": "forebay.buffer.topic.keys",
+}
+"""Where each name is: `buffers_at` and `describe_topic` take a buffer's URL too, so they are in folders that build on
+this one. All are loaded when asked for: a process that Spark plans in needs few of them."""
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"forebay.buffer.{_HOMES[name]}"), name)
+__getattr__, __dir__ = load_on_demand(__name__, _HOMES)

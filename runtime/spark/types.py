@@ -34,6 +34,8 @@ from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.format.schema import widens
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql.types import DataType
 
 _PLAIN: Final[dict[type[DataType], pa.DataType]] = {
@@ -135,31 +137,46 @@ def decoded_field(held: pa.Field, asked: pa.Field) -> pa.Field:
     Raises:
         InvalidInput: the column has another type; the message names both.
     """
-    return asked.with_type(_meet(held.type, asked.type, held.name))
+    return asked.with_type(_meet(held.type, asked.type, held.name, "asked for", _are_related))
 
 
-def _meet(held: pa.DataType, asked: pa.DataType, path: str) -> pa.DataType:
+def written_type(held: pa.Field, given: pa.DataType) -> pa.DataType:
+    """Return the type to which a column that Spark gives is cast before it is fitted into a column of a buffer.
+
+    Raises:
+        InvalidInput: the column of the buffer does not hold every value of such a type; the message names both.
+    """
+    return _meet(held.type, given, held.name, "given", widens)
+
+
+def _are_related(one: pa.DataType, other: pa.DataType) -> bool:
+    return widens(one, other) or widens(other, one)
+
+
+def _meet(
+    held: pa.DataType, other: pa.DataType, path: str, verb: str, fits: Callable[[pa.DataType, pa.DataType], bool]
+) -> pa.DataType:
+    """Return the type of the buffer where Spark shows it as the other type, and else the other type, if it fits."""
     types = pa.types
-    if types.is_struct(held) and types.is_struct(asked):
+    if types.is_struct(held) and types.is_struct(other):
         names = [field.name for field in held]
-        missing = [field.name for field in asked if field.name not in names]
-        if missing:
-            raise InvalidInput(f"column {path} has no field {missing[0]}; it has {', '.join(names)}")
-        return pa.struct(
-            [field.with_type(_meet(held.field(field.name).type, field.type, f"{path}.{field.name}")) for field in asked]
-        )
-    if types.is_list(held) and types.is_list(asked):
-        element = _meet(held.value_type, asked.value_type, f"{path}.element")
-        return pa.list_(asked.value_field.with_type(element))
-    if types.is_map(held) and types.is_map(asked):
-        key = _meet(held.key_type, asked.key_type, f"{path}.key")
-        return pa.map_(key, asked.item_field.with_type(_meet(held.item_type, asked.item_type, f"{path}.value")))
-    given = _as_spark_gives_it(held)
-    if given == asked:
+        unknown = [field.name for field in other if field.name not in names]
+        if unknown:
+            raise InvalidInput(f"column {path} has no field {unknown[0]}; it has {', '.join(names)}")
+        fields = [(field, held.field(field.name).type, f"{path}.{field.name}") for field in other]
+        return pa.struct([field.with_type(_meet(kind, field.type, at, verb, fits)) for field, kind, at in fields])
+    if types.is_list(held) and types.is_list(other):
+        element = _meet(held.value_type, other.value_type, f"{path}.element", verb, fits)
+        return pa.list_(other.value_field.with_type(element))
+    if types.is_map(held) and types.is_map(other):
+        key = _meet(held.key_type, other.key_type, f"{path}.key", verb, fits)
+        value = _meet(held.item_type, other.item_type, f"{path}.value", verb, fits)
+        return pa.map_(key, other.item_field.with_type(value))
+    shown = _as_spark_gives_it(held)
+    if shown == other:
         return held
-    if widens(given, asked) or widens(asked, given):
-        return asked
+    if fits(other, shown):
+        return other
     raise InvalidInput(
-        f"column {path} is {spark_type(held).simpleString()}, and {spark_type(asked).simpleString()} was asked for: "
-        "leave its type as it is, and cast in a select"
+        f"column {path}: expected {spark_type(held).simpleString()}, and {spark_type(other).simpleString()} was {verb}"
     )

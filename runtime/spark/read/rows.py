@@ -69,7 +69,10 @@ class Rows:
         decoded = []
         for field in self._schema:
             if field.name in kept.names:
-                decoded.append(decoded_field(kept.field(field.name), field))
+                try:
+                    decoded.append(decoded_field(kept.field(field.name), field))
+                except InvalidInput as error:
+                    raise InvalidInput(f"{error}: ask for it as it is, and cast in a select") from None
             elif added.get(field.name) != field.type:
                 names = ", ".join(f"{found.name} {found.dataType.simpleString()}" for found in columns_of(schema))
                 raise InvalidInput(

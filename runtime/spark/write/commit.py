@@ -47,7 +47,7 @@ def commit_job(job: WriteJob, batches: Sequence[tuple[int, NewBatch]]) -> None:
     def append(number: int, found: list[NewBatch]) -> None:
         queue = job.open_queue(number)
         queue.register_writer()  # an append that finds it missing reads the manifest once more
-        queue.append(found, let_go=job.hold_id)
+        queue.append(found, let_go=job.hold_id, schemas=job.save_schemas(queue, found))
 
     failed = _append_all(batches, append)
     if not failed:
@@ -152,8 +152,9 @@ class EpochCommitter:
                 )
             # The number is all that tells whether it is listed: a request of a process that died may come in before
             # this one, and a rival may list the same record; then it was applied, no matter by whom.
+            schemas = self._job.save_schemas(queue, batches)
             # guard: number the append after its epoch
-            queue.append(batches, number=record.epoch + 1, let_go=self._job.hold_id)
+            queue.append(batches, number=record.epoch + 1, let_go=self._job.hold_id, schemas=schemas)
 
         return _append_all(record.batches, append)
 

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from forebay.buffer.base.clock import system_random
 from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.format.batch import DEFAULT_LEVEL
+from forebay.buffer.format.parquet import DEFAULT_ROWS_LEVEL
+from forebay.buffer.format.rows import RowConverter
 from forebay.buffer.topic.keys import partition_for
 from forebay.buffer.write.accumulator import Accumulator, check_call
+from forebay.buffer.write.rows import FilledRows, RowAccumulator, check_rows
 from forebay.buffer.write.upload import BatchStorage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from concurrent.futures import Future
 
     from forebay.buffer.format.model import NewBatch
@@ -47,7 +51,9 @@ class TaskWriter:
         self._turn = turn % max(job.partitions, 1)
         self._random = system_random()
         self._taken_ms = -_TIME_STEP_MS
-        self._accumulators: dict[int, Accumulator] = {}
+        self._frame = job.frame
+        self._converter = None if job.frame.rows is None else RowConverter(job.frame.rows.schema)
+        self._accumulators: dict[int, Accumulator | RowAccumulator] = {}
         self._places: dict[int, tuple[HeldUploads, BatchStorage]] = {}
         self._uploads: list[Future[tuple[int, NewBatch]]] = []
         self._pool = ThreadPoolExecutor(1)
@@ -64,17 +70,23 @@ class TaskWriter:
             return tuple(upload.result() for upload in self._uploads)
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        nulls = batch.column("value").null_count
-        if nulls:
-            raise InvalidInput(f"column value is null in {nulls} of {batch.num_rows} rows: filter them out")
         time_ms = self._take_time()
         for number, rows in self._split(batch):
-            values = _as_binary(rows.column("value"))
-            for metadata, start, count in _runs(rows):
-                accumulator = self._accumulators.setdefault(number, Accumulator(self._job.flush_size_bytes))
-                accumulator.apply(check_call(values.slice(start, count), metadata, time_ms))
+            for metadata, run in self._runs(rows):
+                self._gather(number, run, metadata, time_ms)
                 if sum(accumulator.size() for accumulator in self._accumulators.values()) >= self._job.flush_size_bytes:
                     self._store_fullest()
+
+    def _gather(self, number: int, rows: pa.RecordBatch, metadata: bytes, time_ms: int) -> None:
+        """Add rows with equal metadata to what is gathered for a partition."""
+        size, frame = self._job.flush_size_bytes, self._frame
+        accumulator: Any
+        if frame.rows is None or self._converter is None:
+            accumulator = self._accumulators.setdefault(number, Accumulator(size))
+            accumulator.apply(check_call(_entries(rows), metadata, time_ms))
+        else:
+            accumulator = self._accumulators.setdefault(number, RowAccumulator(size, frame.rows))
+            accumulator.apply(check_rows(_cast(rows, frame.casts), metadata, time_ms, converter=self._converter))
 
     def _take_time(self) -> int:
         now = self._job.clock.now_ms()
@@ -84,14 +96,26 @@ class TaskWriter:
 
     def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield each partition's rows, in order; those without a key go to the one whose turn it is."""
-        if "key" not in batch.schema.names:
+        if self._frame.key not in batch.schema.names:
             yield self._turn, batch
             return
-        keys = _as_binary(batch.column("key")).dictionary_encode()
+        keys = _as_binary(batch.column(self._frame.key)).dictionary_encode()
         homes = pa.array(map(self._home, keys.dictionary.to_pylist()), pa.int32())
         numbers = homes.take(keys.indices).fill_null(self._turn)
         for number in numbers.unique().to_pylist():
             yield number, batch.filter(pc.equal(numbers, number))
+
+    def _runs(self, rows: pa.RecordBatch) -> Iterator[tuple[bytes, pa.RecordBatch]]:
+        """Yield each run of rows with equal metadata, without the metadata."""
+        at = rows.schema.get_field_index(self._frame.metadata)
+        if at < 0:
+            yield b"", rows
+            return
+        encoded = pc.run_end_encode(_as_binary(rows.column(at)))
+        rows, start = rows.remove_column(at), 0
+        for metadata, end in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True):
+            yield metadata or b"", rows.slice(start, end - start)
+            start = end
 
     def _store_fullest(self) -> None:
         number = max(self._accumulators, key=lambda found: self._accumulators[found].size())
@@ -103,29 +127,52 @@ class TaskWriter:
             self._uploads[-1].result()  # one at a time, and an error ends the task
         self._uploads.append(self._pool.submit(self._upload, number, filled))
 
-    def _upload(self, number: int, filled: FilledBatch) -> tuple[int, NewBatch]:
+    def _upload(self, number: int, filled: FilledBatch | FilledRows) -> tuple[int, NewBatch]:
         if number not in self._places:
-            storage = BatchStorage(self._job.open_buffer(number), clock=self._job.clock, random=self._random)
+            storage = BatchStorage(
+                self._job.open_buffer(number),
+                compression_level=DEFAULT_LEVEL if self._converter is None else DEFAULT_ROWS_LEVEL,
+                clock=self._job.clock,
+                random=self._random,
+            )
             self._places[number] = self._job.hold_uploads(number), storage
         uploads, storage = self._places[number]
+        _prepare(filled, storage)
         # guard: name uploads above the floor of the job hold
         return number, storage.put(filled, above=uploads.floor()).batch
 
 
+def _prepare(filled: FilledBatch | FilledRows, storage: BatchStorage) -> None:
+    """Convert what was gathered. Raises `InvalidInput` if any of it does not fit: a job is stored as a whole."""
+    calls = list(filled.calls) if isinstance(filled, FilledRows) else []
+    storage.prepare(filled)
+    for call in calls:
+        if call.error is not None:  # guard: a row that does not fit fails the whole job
+            raise call.error
+
+
+def _entries(rows: pa.RecordBatch) -> pa.Array:
+    values = rows.column("value")
+    if values.null_count:
+        raise InvalidInput(f"column value is null in {values.null_count} of {rows.num_rows} rows: filter them out")
+    return _as_binary(values)
+
+
+def _cast(rows: pa.RecordBatch, casts: Mapping[str, pa.DataType]) -> pa.RecordBatch:
+    for name, kind in casts.items():
+        at = rows.schema.get_field_index(name)
+        try:
+            column = rows.column(at).cast(kind)
+        except pa.ArrowInvalid as error:
+            raise InvalidInput(f"column {name}: expected {kind}, found {rows.column(at).type}: {error}") from error
+        rows = rows.set_column(at, name, column)
+    return rows
+
+
 def _as_binary(column: pa.Array) -> pa.Array:
-    """The same bytes, without a copy."""
+    """The same bytes, without a copy; of an integer, its decimal digits."""
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.string())
     if pa.types.is_string(column.type):
         return column.cast(pa.binary())
     return column.cast(pa.large_binary()) if pa.types.is_large_string(column.type) else column
-
-
-def _runs(rows: pa.RecordBatch) -> Iterator[tuple[bytes, int, int]]:
-    """Yield each run of rows with equal metadata: the metadata, its first row, and how many there are."""
-    if "metadata" not in rows.schema.names:
-        yield b"", 0, rows.num_rows
-        return
-    encoded = pc.run_end_encode(_as_binary(rows.column("metadata")))
-    start = 0
-    for metadata, end in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True):
-        yield metadata or b"", start, end - start
-        start = end

@@ -14,10 +14,15 @@ from forebay.buffer.base.clock import Clock, SystemClock
 from forebay.buffer.holds import HeldUploads
 from forebay.buffer.manifest import Queue
 from forebay.buffer.manifest.head_fields import Hold
+from forebay.buffer.manifest.schemas import Schemas
 from forebay.buffer.manifest.topic import partition_name
 from forebay.buffer.store.folder import FolderStore
+from forebay.runtime.spark.write.frame import Frame
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from forebay.buffer.format.model import NewBatch
     from forebay.buffer.manifest import Head
     from forebay.buffer.store import ObjectStore
 
@@ -41,6 +46,8 @@ class WriteJob:
     """What a task gathers, before compression, before it stores it."""
     manifest_path: str = "manifest"
     """The manifest's key in a buffer."""
+    frame: Frame = field(default_factory=Frame)
+    """What the columns of the rows are."""
     clock: Clock = field(default_factory=SystemClock)
 
     def open_buffer(self, number: int) -> ObjectStore:
@@ -54,6 +61,21 @@ class WriteJob:
     def hold_uploads(self, number: int) -> HeldUploads:
         """Return the job's hold in one partition. It is made when its floor is first asked for."""
         return HeldUploads(self.open_queue(number), self.hold_id, ttl=self.lease, purpose=PURPOSE, clock=self.clock)
+
+    def save_schemas(self, queue: Queue, batches: Sequence[NewBatch]) -> tuple[str, ...]:
+        """Return the ids of all versions up to the newest that one of the batches is in; none for bytes.
+
+        Before that, store the schemas that a partition of a topic lacks: the append names them.
+        """
+        versions = [batch.schema for batch in batches if batch.schema is not None]
+        if self.frame.rows is None or not versions:
+            return ()
+        ids = self.frame.rows.ids[: max(versions) + 1]
+        if self.partitions:
+            state = queue.last_seen() or queue.read()
+            lacking = [schema_id for schema_id in ids if schema_id not in state.schemas]
+            Schemas(self.store, clock=self.clock).copy(lacking, queue.store)
+        return ids
 
     def let_go(self, number: int) -> None:
         """End the hold in one partition, if it is there."""

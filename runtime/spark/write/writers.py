@@ -12,16 +12,19 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, StringType
 
 from forebay.buffer.base.checks import check_name
 from forebay.buffer.base.clock import system_random
 from forebay.buffer.base.errors import Closed, ForebayError, InvalidInput
-from forebay.buffer.either.dispatch import buffers_at
+from forebay.buffer.either.dispatch import open_buffer_or_topic
 from forebay.buffer.manifest.lease import check_ttl
+from forebay.buffer.topic import Topic
+from forebay.buffer.topic.schemas import open_topic_format
 from forebay.buffer.topic.topic import in_parallel
+from forebay.buffer.write.formats import open_format
 from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.write.commit import EpochCommitter, EpochRecord, commit_job
+from forebay.runtime.spark.write.frame import check_frame
 from forebay.runtime.spark.write.task_writer import TaskWriter
 from forebay.runtime.spark.write.write_job import WriteJob
 
@@ -37,7 +40,7 @@ _log = logging.getLogger("forebay.spark")
 
 LEASE_SECONDS: Final = 86_400.0
 FLUSH_SIZE_BYTES: Final = 64 << 20
-_OPTIONS: Final = ("leaseSeconds", "flushSizeBytes", "manifestPath")
+_OPTIONS: Final = ("leaseSeconds", "flushSizeBytes", "keyColumn", "manifestPath")
 _STREAM_OPTIONS: Final = (*_OPTIONS, "writerId", "checkpointLocation")  # the last is Spark's own, handed to everyone
 _QUERY_ID: Final = "sql.streaming.queryId"
 
@@ -108,36 +111,21 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def _plan(options: Options, schema: StructType, hold_id: str) -> WriteJob:
     store = options.open_store()
-    manifest_path = options.manifest_path
-    buffers = buffers_at(store, manifest_path=manifest_path)
-    partitions = 0 if buffers == [store] else len(buffers)
-    _check_columns(schema, store.url, partitions)
+    found = open_buffer_or_topic(store, options.manifest_path, role="spark")
+    if isinstance(found, Topic):
+        partitions, rows = found.partitions, open_topic_format(found, None, evolve=False)
+    else:
+        partitions, rows = 0, open_format(found, found.last_seen() or found.read())
+    frame = check_frame(schema, rows, options.text("keyColumn"), url=store.url, partitions=partitions)
     return WriteJob(
         store,
         partitions,
         hold_id,
         check_ttl(options.seconds("leaseSeconds", LEASE_SECONDS), "leaseSeconds"),
         options.whole("flushSizeBytes", least=1) or FLUSH_SIZE_BYTES,
-        manifest_path,
+        options.manifest_path,
+        frame,
     )
-
-
-def _check_columns(schema: StructType, url: str, partitions: int) -> None:
-    found = {field.name: field.dataType for field in schema.fields}
-    known = ["value", "metadata", *(["key"] if partitions else [])]
-    if "value" not in found:
-        raise InvalidInput(f"{url}: there is no column value, which holds the entries, among {', '.join(found)}")
-    if "key" in found and not partitions:
-        raise InvalidInput(f'{url} is a buffer, and column key chooses a topic\'s partition: drop("key")')
-    unknown = [name for name in found if name not in known]
-    if unknown:
-        raise InvalidInput(
-            f"{url}: column {unknown[0]} has no place in a buffer, which takes {', '.join(known)}: drop it, or make it "
-            'a part of value, as to_json(struct("*")) does'
-        )
-    for name, kind in found.items():
-        if not isinstance(kind, BinaryType | StringType):
-            raise InvalidInput(f"{url}: column {name} is {kind.simpleString()}; expected binary or string: cast it")
 
 
 def _store(job: WriteJob, rows: Iterator[pa.RecordBatch]) -> Stored:
