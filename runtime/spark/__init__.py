@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING
 import forebay.runtime.spark.read  # noqa: F401
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.errors import Unsupported
-from forebay.buffer.store import open_store
 from forebay.runtime.spark.java import ensure_java
 from forebay.runtime.spark.python import check_python
-from forebay.runtime.spark.snapshots import take_snapshot
 
 if TYPE_CHECKING:
     import os
@@ -153,8 +151,6 @@ def count(
         Trimmed: `start` is gone.
         Unsupported: the manifest does not tell, since batches of version 1 are in the range.
     """
-    counts = [part.count() for part in take_snapshot(open_store(url, storage_options), hold=False).between(start, end)]
-    known = [found for found in counts if found is not None]
-    if len(known) < len(counts):
-        raise Unsupported(f"{url}: the manifest does not tell how many entries batches of version 1 have: read them")
-    return sum(known)
+    from forebay.runtime.spark.snapshots import count_entries  # noqa: PLC0415 - Spark imports this module for each plan
+
+    return count_entries(url, start, end, storage_options)

@@ -6,18 +6,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.errors import Unsupported
 from forebay.buffer.either.dispatch import open_buffer_or_topic
 from forebay.buffer.holds import hold_range
 from forebay.buffer.manifest.head import trimmed
 from forebay.buffer.manifest.schemas import Schemas
 from forebay.buffer.read.descriptors import descriptors_between
+from forebay.buffer.store import open_store
 from forebay.buffer.topic.holds import hold_topic
 from forebay.buffer.topic.topic import Topic, check_place, in_parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
-    from typing import TypeAlias
+    from typing import Any, TypeAlias
 
     import pyarrow as pa
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.holds import HeldRange
     from forebay.buffer.manifest import Queue, State
-    from forebay.buffer.store import ObjectStore
+    from forebay.buffer.store import ObjectStore, StoreUrl
 
     Place: TypeAlias = str | int | datetime
 
@@ -135,6 +137,18 @@ def take_snapshot(
     ids = found.refresh().schemas if isinstance(found, Topic) else parts[0].state.schemas
     newest = Schemas(store, clock=SystemClock()).load(ids[-1]) if ids else None
     return Snapshot(isinstance(found, Topic), tuple(parts), holds, newest)
+
+
+def count_entries(
+    url: StoreUrl, start: Place | None, end: Place | None, storage_options: Mapping[str, Any] | None
+) -> int:
+    """Return how many entries a buffer or topic has; `forebay.runtime.spark.count` explains it."""
+    snapshot = take_snapshot(open_store(url, storage_options), hold=False)
+    counts = [part.count() for part in snapshot.between(start, end)]
+    known = [found for found in counts if found is not None]
+    if len(known) < len(counts):
+        raise Unsupported(f"{url}: the manifest does not tell how many entries batches of version 1 have: read them")
+    return sum(known)
 
 
 def _look(queue: Queue) -> Part:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from forebay import Unsupported
+from forebay import Producer, Unsupported
+from forebay.runtime.spark import read
 from forebay.runtime.spark.hadoop import HadoopFolder, find_folder
 
 
@@ -18,6 +21,19 @@ class _Anything:
         return self
 
     def __call__(self, *_arguments: object) -> Any:
+        return self
+
+
+class _Recorder(_Anything):
+    """A session that keeps the options of its reader."""
+
+    defaultParallelism = 2  # noqa: N815 - Spark's name
+
+    def __init__(self) -> None:
+        self.given: dict[str, str] = {}
+
+    def options(self, **options: str) -> Any:
+        self.given.update(options)
         return self
 
 
@@ -101,3 +117,15 @@ def test_session_of_spark_connect_is_told_apart() -> None:
     session: Any = object()
     with pytest.raises(Unsupported, match="Spark Connect"):
         find_folder(session, "file:///tmp", {})
+
+
+def test_reader_is_told_to_leave_no_file_out(tmp_path: Path) -> None:
+    with Producer(tmp_path / "buffer", schema=pa.schema([("user", pa.int64())])) as producer:
+        producer.produce({"user": 1})
+    session: Any = _Recorder()
+    read(session, tmp_path / "buffer", hold_for=0)
+    assert session.given == {
+        "ignoreMissingFiles": "false",
+        "ignoreCorruptFiles": "false",
+        "datetimeRebaseMode": "CORRECTED",
+    }
