@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 
 _TASKS = 4
 _BATCH_BYTES = 16 << 20
-SCHEMA = "sequence bigint, index int, ingestion_time timestamp, metadata binary, value binary"
 _VALUE = "value binary"
+SCHEMA = "sequence bigint, index int, ingestion_time timestamp, metadata binary, value binary"
 _SUMS = {
     _VALUE: ("count(*)", "sum(length(value))"),
     SCHEMA: (

@@ -1,6 +1,7 @@
 """The words of the domain, as values: what a batch is called and what is known of it without fetching it.
 
-They are msgspec structs, so that a version 2 manifest holds them as they are.
+They are msgspec structs, so that a version 2 manifest holds them as they are. They cannot refer to each other in a
+circle, so the garbage collector need not look at them: a plan may have hundreds of thousands.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from msgspec import Struct
 from forebay.buffer.base.checks import Signed, Whole  # noqa: TC001 - msgspec reads the annotations
 
 
-class Metadata(Struct, frozen=True, array_like=True):
+class Metadata(Struct, frozen=True, array_like=True, gc=False):
     """What a producer attached to one call, and the entries of the batch that it covers."""
 
     start_index: Whole
@@ -21,7 +22,7 @@ class Metadata(Struct, frozen=True, array_like=True):
     """Opaque to forebay."""
 
 
-class Facts(Struct, frozen=True, array_like=True):
+class Facts(Struct, frozen=True, array_like=True, gc=False):
     """What is known of a batch without opening it."""
 
     object_bytes: Whole
@@ -38,7 +39,7 @@ class Facts(Struct, frozen=True, array_like=True):
     """The latest ingestion time in it."""
 
 
-class NewBatch(Struct, frozen=True, array_like=True):
+class NewBatch(Struct, frozen=True, array_like=True, gc=False):
     """A stored batch, as a manifest lists it; its sequence follows from its place there."""
 
     location: str
@@ -62,7 +63,7 @@ class Reader(Struct, frozen=True):
     """Which of the group's lives: another one after a reset, or after it was deleted and made again."""
 
 
-class BatchSchema(Struct, frozen=True):
+class BatchSchema(Struct, frozen=True, gc=False):
     """Which schemas a reader of a typed batch needs: ids of objects in `schemas/`."""
 
     written: str
@@ -71,7 +72,7 @@ class BatchSchema(Struct, frozen=True):
     """The newest version of the manifest that the descriptor was made from: rows are shown in it."""
 
 
-class BatchDescriptor(Struct, frozen=True):
+class BatchDescriptor(Struct, frozen=True, gc=False):
     """Everything a worker needs to fetch one batch without reading the manifest. Pickles; may be sent anywhere."""
 
     sequence: int

@@ -1,21 +1,21 @@
 """`forebay demo`: the main job, end to end, on local files.
 
-Three processes produce a clickstream. A runtime lands it in Parquet, is killed without warning, and another one takes
-over. Spark reads the buffer straight from the store. The collector deletes what every group has read, and keeps what
-the group `audit` has not. The table at the end proves that every event arrived, none was lost and none came twice.
+Three processes produce a clickstream into a typed buffer. A runtime lands it in Parquet, is killed without warning, and
+another one takes over. Spark reads the buffer's columns straight from the store. The collector deletes what every group
+has read, and keeps what the group `audit` has not. The table at the end proves that every event arrived, none was lost
+and none came twice.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import multiprocessing
 import os
 import shlex
 import shutil
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -34,7 +34,6 @@ from forebay.buffer.store import open_store
 from forebay.cli.output import size, write_line, write_note, write_table
 from forebay.gc import Collector
 from forebay.runtime import Combining, ParquetSink, Runtime, Source
-from forebay.runtime.decoders import JsonLines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,11 +89,11 @@ def _produce_clicks(url: str, name: int, done: Queue[int]) -> None:
     """One service: sends its clicks and reports how many were durable."""
     clock = SystemClock()
     handles = []
-    with Producer(url, flush_interval=0.05) as producer:
+    with Producer(url, schema=_COLUMNS, flush_interval=0.05) as producer:
         for call in range(_CALLS):
             first = call * _EVENTS_PER_CALL
             events = [
-                json.dumps({"service": name, "number": n, "page": _PAGES[n % len(_PAGES)]}).encode()
+                {"service": name, "number": n, "page": _PAGES[n % len(_PAGES)]}
                 for n in range(first, first + _EVENTS_PER_CALL)
             ]
             handles.append(producer.produce(events, metadata=f"service={name}".encode()))
@@ -108,7 +107,7 @@ def _land(url: str, lake: str, *, until_caught_up: bool) -> int:
     """Copy the clicks into Parquet files, and return how many this process has copied."""
     with ParquetSink(f"file://{lake}", combining=Combining(target_bytes=1 << 20, max_seconds=0.5)) as sink:
         # The first one was killed: nobody else reads this group, so the second one need not wait.
-        runtime = Runtime([Source(url, group="lake", takeover=True)], sink, decoder=JsonLines(_COLUMNS))
+        runtime = Runtime([Source(url, group="lake", takeover=True)], sink)
         return runtime.run(until_caught_up=until_caught_up, show_progress=False).rows
 
 
@@ -160,7 +159,7 @@ def _stderr_to(path: str) -> Iterator[None]:
 def _count_by_spark(url: str, log: str) -> _Count:
     """Aggregate the clicks where they are: no copy, no jar, no listing."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  (the other parts run without Spark)
-    from pyspark.sql.functions import col, count, countDistinct, from_json  # noqa: PLC0415
+    from pyspark.sql.functions import count, countDistinct  # noqa: PLC0415
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the Python that forebay is installed in
     builder = SparkSession.builder.master("local[2]").appName("forebay demo").config("spark.ui.enabled", "false")
@@ -174,9 +173,8 @@ def _count_by_spark(url: str, log: str) -> _Count:
         raise
     try:
         # A hold would keep what Spark reads from being swept, and for minutes after; here nobody sweeps meanwhile.
-        values = spark.read.format("forebay").option("holdSeconds", 0).load(url)
-        fields = "service int, number int, page string"
-        clicks = values.select(from_json(col("value").cast("string"), fields).alias("click")).select("click.*").cache()
+        reader = spark.read.format("forebay").option("holdSeconds", 0)
+        clicks = reader.schema("service bigint, number bigint, page string").load(url).cache()
         views = clicks.groupBy("page").agg(count("*").alias("views")).orderBy("page").collect()
         _say("Spark", ", ".join(f"{row['page']} {row['views']:,}" for row in views))
         found = clicks.agg(count("*").alias("rows"), countDistinct("service", "number").alias("distinct")).collect()[0]
@@ -245,12 +243,10 @@ def _wait_until_written(url: str, clock: SystemClock) -> None:
     """Wait for the first batch: a runtime would wait too, and warn that nothing was written yet."""
     deadline = clock.monotonic() + _WAIT_SECONDS
     while clock.monotonic() < deadline:
-        try:
-            describe(open_store(url))
-        except NotFound:
-            clock.sleep(0.05)
-        else:
-            return
+        with suppress(NotFound):
+            if describe(open_store(url)).next_sequence:
+                return
+        clock.sleep(0.05)
     raise click.ClickException("the producers wrote nothing; their errors are above")
 
 

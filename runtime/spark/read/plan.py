@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.read.ahead import size_of
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 SIZING_OPTIONS = ("maxPartitionBytes", "minPartitions")
 _MAX_PARTITION_BYTES = 256 << 20
+_MOST_PARTITION_BYTES = 1 << 30
 _WORTH_A_TASK = 32 << 20
 """A task costs Spark about a tenth of a second, in which this much could be read."""
 _TASKS_PER_CORE = 2
@@ -78,6 +80,8 @@ class Sizing:
     def of(cls, options: Options) -> Sizing:
         """What the options say."""
         most = options.whole("maxPartitionBytes", least=1) or _MAX_PARTITION_BYTES
+        if most > _MOST_PARTITION_BYTES:
+            raise InvalidInput(f"option maxPartitionBytes must be at most {_MOST_PARTITION_BYTES} (1 GiB), not {most}")
         return cls(most, options.whole("minPartitions", least=1))
 
     def pack(self, pieces: Iterable[Piece], rows: Rows) -> list[Task]:
@@ -110,8 +114,9 @@ def count_tasks(total: int, cores: int) -> int:
 
 def _weigh(batch: BatchDescriptor, rows: Rows) -> int:
     """What a batch counts for, in bytes before compression."""
-    if batch.facts is not None and rows.is_listed(batch):
-        return batch.facts.records * _LISTED_ROW_BYTES
+    facts = batch.facts
+    if facts is not None and not rows.needs_objects:
+        return facts.records * _LISTED_ROW_BYTES
     return max(_LEAST_BYTES, size_of(batch))
 
 

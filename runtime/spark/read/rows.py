@@ -87,9 +87,10 @@ class Rows:
         """What is decoded of a typed batch; None for batches of bytes."""
         return self._decoded if self._is_typed else None
 
-    def is_listed(self, batch: BatchDescriptor) -> bool:
-        """Whether the manifest alone knows the rows of a batch, in the columns asked for."""
-        return not len(self._decoded) and batch.facts is not None
+    @property
+    def needs_objects(self) -> bool:
+        """Whether a column that is asked for is in the objects. If not, the facts in a manifest of version 2 do."""
+        return len(self._decoded) > 0
 
     def listed(self, batches: Iterable[BatchDescriptor], partition: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of batches that need not be fetched, in order."""

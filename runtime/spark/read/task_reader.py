@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base import metrics
-from forebay.buffer.base.errors import Corrupt, NotFound, Trimmed
+from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound, Trimmed
 from forebay.buffer.holds import keep_hold
 from forebay.buffer.manifest import Queue
 from forebay.buffer.read.ahead import AheadLimits, fetch_ahead
@@ -61,7 +61,7 @@ class TaskReader:
             }
             for piece in task.pieces:
                 held = holds.get(piece.source.partition)
-                if all(map(task.rows.is_listed, piece.batches)):
+                if not task.rows.needs_objects and all(batch.facts is not None for batch in piece.batches):
                     yield from task.rows.listed(piece.batches, piece.source.partition)
                 else:
                     yield from self._read_piece(task.rows, piece, held)
@@ -100,3 +100,8 @@ def _wait_for(coming: Coming[Batch], descriptor: BatchDescriptor, source: Source
             held.renew()  # an expired hold says more than what came of it
         check_still_listed(descriptor, error, Queue(source.store, source.manifest_path, role="spark"))
         raise
+    except InvalidInput as error:
+        raise InvalidInput(
+            f"{source.store.url}, batch {descriptor.sequence}: {error}. The schema of the buffer is wider than that of "
+            "the query: read it again, or start the stream again"
+        ) from error

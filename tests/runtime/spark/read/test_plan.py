@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from read_job import ALL, columns, new_store
 
+from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.format.model import BatchDescriptor, Facts
+from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.read.plan import Piece, Sizing, SourceBuffer
 from forebay.runtime.spark.read.rows import Rows
 from forebay.runtime.spark.read.times import TimeRange
@@ -60,3 +62,10 @@ def test_small_batches_share_tasks_and_count_for_the_requests_that_read_them() -
 def test_batches_that_need_not_be_read_count_for_their_rows_alone() -> None:
     pieces = pieces_of([64] * 100)
     assert len(Sizing(256 * MiB, None).pack(pieces, Rows(columns("sequence"), TimeRange()))) == 1
+
+
+def test_task_of_more_than_a_gibibyte_cannot_be_asked_for() -> None:
+    most = str(1 << 30)
+    assert Sizing.of(Options({"maxPartitionBytes": most}, ["maxPartitionBytes"])).max_partition_bytes == 1 << 30
+    with pytest.raises(InvalidInput, match="option maxPartitionBytes must be at most 1073741824"):
+        Sizing.of(Options({"maxPartitionBytes": f"{most}0"}, ["maxPartitionBytes"]))
