@@ -43,7 +43,7 @@ _log = logging.getLogger("forebay.spark")
 
 MAX_FILES: Final = 20_000
 """Maximum number of files that are listed to Spark. Its plan holds all of them, and each costs it milliseconds."""
-MIN_MEAN_BYTES: Final = 64 << 10
+MIN_MEAN_BYTES: Final = 256 << 10
 """Minimum mean size of files that are listed to Spark, if there are many. With smaller ones the format is faster."""
 _FEW_FILES: Final = 100
 
