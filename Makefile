@@ -14,7 +14,7 @@ INSTALLED := $(VENV)/.installed-$(LAYOUT)
 FOR_DEMO := $(if $(wildcard $(VENV)/.dependencies),$(INSTALLED),$(VENV)/.demo-$(LAYOUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test test-fast test-matrix test-slow lint format bench clean
+.PHONY: help dev demo test test-fast test-matrix test-s3a test-slow lint format bench clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,19 @@ test-fast: $(INSTALLED) ## Run only tests without servers, Spark or other proces
 # What is slow and rarely breaks. Later: other stores.
 test-matrix: $(LOWEST_INSTALLED) ## Run tests with the lowest versions of the dependencies that pyproject.toml allows
 	$(LOWEST)/bin/python -m pytest -m "not slow" $(IN_PARALLEL) $(LOWEST_TESTS) $(PYTEST)
+
+# Hadoop's S3 file system, in the version of the Hadoop that pyspark brings.
+S3A := build/s3a
+HADOOP = $(shell $(BIN)/python -c "import pathlib, pyspark; jar, = pathlib.Path(pyspark.__file__).parent.glob('jars/hadoop-client-api-*.jar'); print(jar.stem.removeprefix('hadoop-client-api-'))")
+
+$(S3A)/.fetched: tests/runtime/spark/s3a/pom.xml | $(INSTALLED)
+	@echo "fetching Hadoop's jars for S3 (660 MB) into $(S3A)"
+	mvn --quiet --batch-mode --file $< -Dhadoop.version=$(HADOOP) -Dmaven.repo.local=$(abspath $(S3A))/repository \
+		org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies -DoutputDirectory=$(abspath $(S3A))/jars
+	@touch $@
+
+test-s3a: $(INSTALLED) $(S3A)/.fetched ## Run the tests of Spark's own reader on S3: needs Maven, and fetches 660 MB once
+	FOREBAY_S3A_JARS=$(abspath $(S3A))/jars $(BIN)/pytest tests/runtime/spark/test_s3a.py $(PYTEST)
 
 test-slow: $(INSTALLED) ## Run the long forms of the tests
 	$(BIN)/pytest -m slow --durations 15 $(PYTEST)

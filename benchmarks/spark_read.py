@@ -11,8 +11,12 @@ One session on two cores, the same events everywhere, and the same columns of th
 - *tuples*: tasks read the same buffer and yield tuples, as most data sources do, made by Arrow column by column.
 - *binaryFile*: the same objects by Spark's source of whole files, decoded by a function over Arrow arrays.
 
-Then a `from_json` aggregate, how reading scales from one core to two, and a prototype of the way past the bridge
-(rfcs/0008): batches that are Parquet files, listed by the manifest, read by Spark's own reader.
+Then a `from_json` aggregate, and how reading scales from one core to two. Last, typed buffers: the same aggregate over
+
+- *JSON bytes*: a buffer of JSON documents, parsed by `from_json`;
+- *typed, format*: the same events as rows of a typed buffer, through the format `forebay`, the two columns it needs;
+- *typed, read*: the same buffer by `forebay.runtime.spark.read`, Spark's own reader on the listed batches;
+- *plain Parquet*: the same rows in as many files written by Spark, listed to its reader with a schema.
 
 Ratios are of processor time, summed over the JVM and every Python process: Spark keeps all cores busy, so that is what
 throughput comes down to, and the machine's other work does not count in it. The MB/s beside them are by elapsed time.
@@ -32,31 +36,27 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from io import BytesIO
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from harness import Row
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.functions import arrow_udf
 from pyspark.sql.types import StructType
 
-from forebay import Producer, open_store
-from forebay.buffer import decode_batch, encode_batch, read_range
+from forebay import Producer
+from forebay.buffer import decode_batch, read_range
 from forebay.buffer.format.batch import make_compressor
-from forebay.buffer.format.model import Facts, NewBatch
-from forebay.buffer.manifest import Queue
-from forebay.runtime.spark import ensure_java, register
+from forebay.runtime.spark import ensure_java, read, register
 from forebay.runtime.spark.read.rows import Rows
 from forebay.runtime.spark.read.times import TimeRange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from harness import Bench
     from pyspark.sql import DataFrame
@@ -83,6 +83,11 @@ _UNCOMPRESSED = "forebay, uncompressed"
 _PARQUET = "Parquet"
 _TUPLES = "tuples"
 _BINARY_FILE = "binaryFile"
+_JSON = "JSON bytes"
+_TYPED = "typed, format"
+_READ = "typed, read"
+_PLAIN = "plain Parquet"
+_COLUMNS = "user bigint, page string, ms bigint, rest string"
 
 
 def run(bench: Bench) -> None:
@@ -94,8 +99,10 @@ def run(bench: Bench) -> None:
             for source in sources:
                 _compare_sums(bench, source)
             _compare_json(bench, sources[0])
-            _compare_past_the_bridge(bench, sources[1])
             both = [_median_seconds(bench, source) for source in sources]
+            for length in (1024, 300, 100):
+                for batch_bytes in (_BATCH_BYTES, 4 * _BATCH_BYTES):
+                    _compare_typed(bench, _Typed(spark, folder, length, batch_bytes, total // 4))
         with session(1) as spark:
             for source, seconds in zip(sources, both, strict=True):
                 source.spark = spark
@@ -198,49 +205,69 @@ def _compare_json(bench: Bench, source: _Source) -> None:
     _take_turns(bench, group, source, {name: partial(aggregate, frame) for name, frame in cases.items()}, _MEMORY)
 
 
-def _compare_past_the_bridge(bench: Bench, source: _Source) -> None:
-    """Batches that are Parquet files: the manifest says which, and Spark's own reader reads them."""
-    store = open_store(f"file://{source.folder}/as-parquet")
-    listed = []
-    repeated = ["sequence", "ingestion_time", "metadata"]
-    for number, batch in enumerate(read_range(source.url)):
-        data = BytesIO()
-        pq.write_table(batch.records(), data, compression="zstd", use_dictionary=repeated)
-        location = f"data/{number}.parquet"
-        store.put(location, data.getvalue())
-        facts = Facts(data.tell(), batch.decoded.raw_bytes, len(batch), 0, 0, 0)
-        listed.append(NewBatch(location, batch.metadata, facts))
-    Queue(store).append(listed)
+def _compare_typed(bench: Bench, source: _Typed) -> None:
+    """The same aggregate over JSON, over a typed buffer in two ways, and over plain Parquet files."""
+    spark = source.spark
+    average = {"ms": "avg"}
 
-    def planned() -> DataFrame:
-        batches = Queue(store).descriptors(0, len(listed))
-        return source.spark.read.schema(SCHEMA).parquet(*(f"{store.url}/{batch.location}" for batch in batches))
+    def parse() -> DataFrame:
+        rows = source.load(source.json_url, _VALUE).selectExpr("from_json(string(value), 'page string, ms long') AS e")
+        return rows.groupBy("e.page").agg({"e.ms": "avg"})
 
-    for schema, columns in ((_VALUE, "value"), (SCHEMA, "all five columns")):
-        cases = {
-            _FOREBAY: partial(source.forebay, schema),
-            "batches as Parquet": planned,
-            _PARQUET: source.parquet_rows,
-        }
-        _compare(bench, f"past the bridge: {columns}, {source.name}", source, cases, _SUMS[schema], ceiling=_PARQUET)
-    _note_encoding(bench, source.length)
+    cases = {
+        _JSON: parse,
+        _TYPED: lambda: source.load(source.url, "page string, ms bigint").groupBy("page").agg(average),
+        _READ: lambda: read(spark, source.url).groupBy("page").agg(average),
+        _PLAIN: lambda: spark.read.schema(_COLUMNS).parquet(*source.plain).groupBy("page").agg(average),
+    }
+    wanted = sorted(tuple(row) for row in cases[_JSON]().collect())
+    for case in cases.values():
+        assert sorted(tuple(row) for row in case().collect()) == wanted
+    name = source.name
+    ask = {case: partial(lambda make: make().collect(), frame) for case, frame in cases.items()}
+    found = _take_turns(bench, f"average by page, {name}", source, ask, _JSON)
+    bench.require(f"{name}: typed through the format, times JSON bytes", found[_TYPED], least=6)
+    bench.require(f"{name}: typed by read(), times JSON bytes", found[_READ], least=9)
+    bench.require(f"{name}: typed by read(), of plain Parquet", found[_READ] / found[_PLAIN], least=0.85)
+    bench.note(f"{name}: {source.sizes()}")
 
 
-def _note_encoding(bench: Bench, length: int) -> None:
-    """What a producer would pay, in processor time and in bytes."""
-    entries = events(length)
-    values = pa.array(entries, pa.binary())
+class _Typed:
+    """The same events as JSON documents, as rows of a typed buffer, and as plain Parquet files."""
 
-    def as_parquet() -> bytes:
-        data = BytesIO()
-        pq.write_table(pa.table({"value": values}), data, compression="zstd", use_dictionary=False)
-        return data.getvalue()
+    def __init__(self, spark: SparkSession, folder: Path, length: int, batch_bytes: int, total: int) -> None:
+        self.spark = spark
+        self.name = f"{length} B in batches of {batch_bytes >> 20} MiB"
+        self._batches = batches = max(1, total // batch_bytes)
+        folder = folder / f"typed-{length}-{batch_bytes}"
+        once = events(length)
+        entries = (once * (batch_bytes // _BATCH_BYTES))[: batch_bytes // length]
+        self.bytes = len(entries) * length * batches
+        self.json_url, self.url = f"file://{folder}/json", f"file://{folder}/typed"
+        schema = pa.schema([("user", pa.int64()), ("page", pa.string()), ("ms", pa.int64()), ("rest", pa.string())])
+        rows = pa.Table.from_pylist([json.loads(entry) for entry in entries], schema=schema)
+        for url, values, kept in ((self.json_url, entries, None), (self.url, rows, schema)):
+            with Producer(url, schema=kept) as producer:
+                for _ in range(batches):
+                    producer.produce(values)
+                    producer.flush().result()
+        plain = folder / "plain"
+        read(spark, self.url, hold_for=0).repartition(batches).write.option("compression", "zstd").parquet(str(plain))
+        self.plain = sorted(map(str, plain.glob("*.parquet")))
+        self._listed = sorted((folder / "typed" / "data").glob("*.parquet"))
 
-    for name, encode in (("batch", lambda: encode_batch(values)), ("Parquet file", as_parquet)):
-        began = time.process_time()
-        each = sum(len(encode()) for _ in range(5)) / 5 / len(entries)
-        rate = 5 * length * len(entries) / (time.process_time() - began) / 1e6
-        bench.note(f"encoding {length}-byte events as a {name}: {rate:.0f} MB/s, to {each:.1f} bytes each")
+    def load(self, url: str, schema: str) -> DataFrame:
+        tasks = min(_TASKS, self._batches)
+        return self.spark.read.format("forebay").schema(schema).option("minPartitions", tasks).load(url)
+
+    def sizes(self) -> str:
+        def mean(paths: Sequence[Path]) -> float:
+            return sum(path.stat().st_size for path in paths) / len(paths) / 1e6
+
+        return (
+            f"{len(self._listed)} typed batches of {mean(self._listed):.2f} MB, "
+            f"{len(self.plain)} plain files of {mean([Path(path) for path in self.plain]):.2f} MB"
+        )
 
 
 def _compare(
@@ -260,7 +287,7 @@ def _compare(
 
 
 def _take_turns(
-    bench: Bench, group: str, source: _Source, cases: dict[str, Callable[[], None]], ceiling: str
+    bench: Bench, group: str, source: _Source | _Typed, cases: dict[str, Callable[[], object]], ceiling: str
 ) -> dict[str, float]:
     """Measure the cases in turns, and return each one's speed by processor time, as a share of the ceiling's."""
     bench.progress(group)

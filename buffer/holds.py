@@ -103,7 +103,8 @@ class HeldRange(Held):
 
     def __init__(self, lease: Lease, head: Head, first: int, last: int) -> None:
         super().__init__(lease)
-        self._head = head
+        self.head = head
+        """The head that has the hold: the range is read from it."""
         self.first = first
         """The first sequence held."""
         self.last = last
@@ -127,7 +128,7 @@ class HeldRange(Held):
         if at < self.first or (limit is not None and limit < 0):
             raise InvalidInput(f"{self._lease.name} starts at {self.first}: asked for {limit} batches from {at}")
         end = self.last + 1 if limit is None else min(at + limit, self.last + 1)
-        return descriptors_between(self._lease.queue, at, end, state=self._head, check=self.check)
+        return descriptors_between(self._lease.queue, at, end, state=self.head, check=self.check)
 
 
 def hold_range(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader
 
 from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.read.filters import may_match
-from forebay.runtime.spark.read.listing import ReadRange, list_batches, open_source
+from forebay.runtime.spark.read.listing import ReadRange, list_batches, list_parts, open_source
 from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Sizing, Task
 from forebay.runtime.spark.read.rows import Rows
 from forebay.runtime.spark.read.task_reader import TaskReader
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _RANGE = ("startingSequence", "startingTime", "group", "endingSequence", "endingTime")
-_KNOWN = (*_RANGE, *SIZING_OPTIONS, "holdSeconds", "manifestPath", "onCorrupt", "pushFilters")
+_KNOWN = (*_RANGE, "plannedParts", *SIZING_OPTIONS, "holdSeconds", "manifestPath", "onCorrupt", "pushFilters")
 _HOLD_SECONDS = 1800
 
 
@@ -51,6 +52,8 @@ class BatchReader(Shipped, DataSourceReader):
             until=options.text("endingTime"),
             group=options.text("group"),
         )
+        parts = options.text("plannedParts")
+        self._parts = None if parts is None else json.loads(parts)
         hold_seconds = options.whole("holdSeconds")
         self._hold_seconds = _HOLD_SECONDS if hold_seconds is None else hold_seconds
         self._sizing = Sizing.of(options)
@@ -62,7 +65,10 @@ class BatchReader(Shipped, DataSourceReader):
         """Plan the tasks: which batches are there, and a hold on them."""
         source = open_source(self._store, self._manifest_path, must_exist=True)
         rows = Rows(self._schema, self._range.times, source.schema)  # before there is a hold that would stay
-        pieces = list_batches(source, self._range, hold_seconds=self._hold_seconds)
+        if self._parts is None:
+            pieces = list_batches(source, self._range, hold_seconds=self._hold_seconds)
+        else:
+            pieces = list_parts(source, self._parts)
         if self._filters:
             matches = lambda batch: all(may_match(found, batch) for found in self._filters)  # noqa: E731
             pieces = [replace(piece, batches=tuple(filter(matches, piece.batches))) for piece in pieces]

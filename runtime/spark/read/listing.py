@@ -12,12 +12,15 @@ from forebay.buffer.either.dispatch import open_buffer_or_topic
 from forebay.buffer.groups import describe_group
 from forebay.buffer.holds import hold_range
 from forebay.buffer.manifest.schemas import Schemas
+from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.read.plan import Piece, SourceBuffer
 from forebay.runtime.spark.read.times import TimeRange
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
     from forebay.buffer.format.model import BatchDescriptor
@@ -106,6 +109,27 @@ def list_batches(source: Source, wanted: ReadRange, *, hold_seconds: float) -> l
     return in_parallel(
         lambda number: _list(number, found.open_queue(number, "spark"), wanted, hold_seconds), range(found.partitions)
     )
+
+
+def list_parts(source: Source, parts: Sequence[tuple[int, int]]) -> list[Piece]:
+    """Return the batches of a buffer, or of each partition of a topic, that somebody else has planned and holds.
+
+    Args:
+        source: the buffer or topic.
+        parts: of each partition, the first sequence and the sequence after the last one.
+
+    Raises:
+        Trimmed: they are gone, since nobody holds them any more.
+    """
+
+    def list_part(number: int) -> Piece:
+        queue = source.found.open_queue(number, "spark") if isinstance(source.found, Topic) else source.found
+        first, end = parts[number]
+        listed = descriptors_between(queue, first, end, state=queue.last_seen() or queue.read_existing())
+        kept = tuple(batch for batch in listed if not _is_empty(batch))
+        return Piece(SourceBuffer(queue.store, number, queue.manifest_path), kept)
+
+    return in_parallel(list_part, range(len(parts)))
 
 
 def _list(number: int, queue: Queue, wanted: ReadRange, hold_seconds: float) -> Piece:

@@ -104,7 +104,12 @@ class Sizing:
         if self.min_partitions is not None:
             return max(1, needed, self.min_partitions)
         # Spark tells a data source nothing of its cluster; the machine that plans is the best guess there is.
-        return max(1, needed, min(_TASKS_PER_CORE * (os.cpu_count() or 1), -(-total // _WORTH_A_TASK)))
+        return max(needed, count_tasks(total, os.cpu_count() or 1))
+
+
+def count_tasks(total: int, cores: int) -> int:
+    """Return in how many tasks it pays to read a number of bytes on a number of cores."""
+    return max(1, min(_TASKS_PER_CORE * cores, -(-total // _WORTH_A_TASK)))
 
 
 def _weigh(batch: BatchDescriptor, rows: Rows) -> int:
