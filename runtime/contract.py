@@ -16,8 +16,8 @@ An exception is an answer too. What forebay's own errors say is taken at their w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
@@ -122,6 +122,9 @@ class Fatal:
     """For people: the runtime raises it."""
     poison: bool = False
     """Whether it is the data of this commit that can never be taken, so that others may go on without it."""
+    rows: Mapping[int, str] = field(default_factory=dict)
+    """If it is poison: why each row at fault is refused, by its place in `Commit.table`. The commit is then given again
+    without them. Empty if all rows are at fault, or if the sink cannot tell which."""
 
 
 Answer: TypeAlias = Committed | NotCommitted | MaybeCommitted | Fatal

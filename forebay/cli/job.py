@@ -14,7 +14,7 @@ from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.format.type_names import parse_fields, read_schema_file
 from forebay.cli.target import options_for
 from forebay.runtime import BufferSink, CallableSink, Combining, DeltaSink, ParquetSink, RuntimeConfig, Sink, Source
-from forebay.runtime.decoders import JsonLines, arrow_ipc, raw
+from forebay.runtime.decoders import JsonLines, arrow_ipc, raw, stored_rows
 from forebay.runtime.sinks.parquet import COMBINING
 
 if TYPE_CHECKING:
@@ -37,14 +37,15 @@ class _Sink(Struct, forbid_unknown_fields=True):
     kind: str
     url: str | None = None
     function: str | None = None
-    by_date: bool = False
+    by_date: bool | str = False
+    merge_schema: bool = False
     in_order: bool = False
     combine_bytes: int | None = None
     combine_seconds: float | None = None
 
 
 class _Decoder(Struct, forbid_unknown_fields=True):
-    kind: str = "raw"
+    kind: str
     columns: dict[str, str] = {}
     schema: str | None = None
     keep: list[str] = []
@@ -57,7 +58,7 @@ class _DeadLetters(Struct, forbid_unknown_fields=True):
 class _File(Struct, forbid_unknown_fields=True):
     sources: list[_Source]
     sink: _Sink
-    decoder: _Decoder = msgspec.field(default_factory=_Decoder)
+    decoder: _Decoder | None = None
     dead_letters: _DeadLetters | None = None
     runtime: dict[str, Any] = {}
     storage_options: dict[str, Any] = {}
@@ -70,6 +71,8 @@ class Job:
     sources: list[Source]
     make_sink: Callable[[], Sink]
     """Opens it: whoever calls closes it."""
+    sink_name: str
+    """Its kind and its target, for people."""
     decoder: Decoder
     dead_letters: str | None
     config: RuntimeConfig
@@ -99,6 +102,7 @@ def read_job(path: Path, storage_options: dict[str, Any]) -> Job:
             for found in file.sources
         ],
         lambda: _make_sink(path, file.sink, options),
+        f"{file.sink.kind} {file.sink.url or file.sink.function or ''}".strip(),
         _make_decoder(path, file.decoder),
         None if file.dead_letters is None else file.dead_letters.url,
         config,
@@ -123,13 +127,15 @@ def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any]) -> Sink:
         case "parquet":
             return ParquetSink(url, by_date=wanted.by_date, storage_options=options, **settings)
         case "delta":
-            return DeltaSink(url, storage_options=options, **settings)
+            return DeltaSink(url, merge_schema=wanted.merge_schema, storage_options=options, **settings)
         case "buffer":
             return BufferSink(url, storage_options=options, **settings)
     raise InvalidInput(f"{path}: a sink's kind is parquet, delta, buffer or function, not {wanted.kind!r}")
 
 
-def _make_decoder(path: Path, wanted: _Decoder) -> Decoder:
+def _make_decoder(path: Path, wanted: _Decoder | None) -> Decoder:
+    if wanted is None:
+        return stored_rows
     match wanted.kind:
         case "raw":
             return raw

@@ -106,7 +106,7 @@ class DeltaSink(Sink):
                     return self._judge(identity, done)
                 self._append(table, identity, self._fit(commit.table, table))
             except DoesNotFit as error:
-                return Fatal(f"{self.url}: {error}", poison=error.poison)
+                return Fatal(f"{self.url}: {error}", poison=error.poison, rows=error.rows)
             except InvalidInput as error:
                 return Fatal(f"{self.url}: {error}")
             except Exception as error:  # noqa: BLE001  (delta-rs raises bare ones)
@@ -204,11 +204,7 @@ class DeltaSink(Sink):
                 f"{'; '.join(map(str, conflicts))}: let the decoder give what the table has, or write to another table",
                 poison=True,
             )
-        try:
-            fitted = fit_rows(rows, meeting.merged)
-        except DoesNotFit as error:
-            hint = ". Rewrite the table with wider columns, as docs/parquet-and-delta.md shows"
-            raise DoesNotFit(f"{error}{hint * bool(meeting.of('widened'))}", poison=error.poison) from None
+        fitted = fit_rows(rows, meeting.merged)
         return fitted.combine_chunks()  # or delta-rs writes the chunks in another order
 
     def _append(self, table: DeltaTable, identity: CommitIdentity, rows: pa.Table) -> None:

@@ -34,10 +34,11 @@ class ParquetSink(Sink):
     Args:
         url: the folder, such as `s3://lake/clicks-parquet`, or its store if it is open already.
         by_date: put files into folders by date. The name of a column, such as `"ts"`: folders `ts_date=2026-01-31/` by
-            that column, a date or a timestamp; a timestamp that has a time zone counts by its date in UTC. True: folders
-            `ingestion_date=2026-01-31/` by the column `ingestion_time`, which `raw` gives, and
-            `JsonLines(…, keep=["ingestion_time"])`. Rows without a value go to `…_date=__HIVE_DEFAULT_PARTITION__/`.
-            Where a file belongs is not part of a commit's identity: do not change it while commits may be under way.
+            that column, a date or a timestamp; a timestamp that has a time zone counts by its date in UTC. True:
+            folders `ingestion_date=2026-01-31/` by the column `ingestion_time`, which `raw` and
+            `JsonLines(…, keep=["ingestion_time"])` give. Rows without a value go to
+            `…_date=__HIVE_DEFAULT_PARTITION__/`. Where a file belongs is not part of a commit's identity: do not change
+            it while commits may be under way.
         combining: how batches of a group are put together into one file; None for one batch each.
         storage_options: credentials, endpoint and client of the store.
     """

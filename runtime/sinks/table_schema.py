@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.format.fit import Misfit, describe, fit_column
 from forebay.buffer.format.schema import normalise, widens
+from forebay.runtime.bad_entries import find_bad
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,10 +37,12 @@ Kind: TypeAlias = Literal["added", "widened", "nullable", "converted", "conflict
 class DoesNotFit(Exception):
     """Rows cannot be in a table."""
 
-    def __init__(self, reason: str, *, poison: bool = False) -> None:
+    def __init__(self, reason: str, *, poison: bool = False, rows: Mapping[int, str] | None = None) -> None:
         super().__init__(reason)
         self.poison = poison
-        """Whether it is because of these rows' values, so that other rows may fit."""
+        """Whether it is because of these rows, so that others may fit."""
+        self.rows = rows or {}
+        """Why each row at fault does not fit, by its place; empty for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,17 +246,29 @@ def fit_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return rows in the columns of a table. Columns that the rows lack are null.
 
     Raises:
-        DoesNotFit: a value would change, or is null in a required column. It is poison.
+        DoesNotFit: a value would change, or is null in a required column. It is poison, and names every such row.
     """
-    columns = []
-    for field in schema:
-        if field.name not in rows.column_names:
-            columns.append(pa.chunked_array([pa.nulls(rows.num_rows, field.type)]))
-            continue
-        try:
-            columns.append(_fit(rows[field.name], field))
-        except Misfit as misfit:
-            raise DoesNotFit(f"the table's {misfit}", poison=True) from None
+    try:
+        return _fit_rows(rows, schema)
+    except Misfit as misfit:
+        reason = f"the table's {misfit}"
+    bad = find_bad(lambda part: _try_rows(rows.slice(part.start, len(part)), schema), rows.num_rows, reason)
+    raise DoesNotFit(next(iter(bad.values())), poison=True, rows=bad)
+
+
+def _try_rows(rows: pa.Table, schema: pa.Schema) -> str | None:
+    try:
+        _fit_rows(rows, schema)
+    except Misfit as misfit:
+        return f"the table's {misfit}"
+    return None
+
+
+def _fit_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    columns = [
+        _fit(rows[field.name], field) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
     return pa.table(columns, schema=schema)
 
 
