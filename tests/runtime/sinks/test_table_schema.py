@@ -32,7 +32,7 @@ SAMPLES: dict[str, list[Any]] = {
     "uint16": [2**16 - 1],
     "uint32": [2**32 - 1],
     "uint64": [2**64 - 1],
-    "float": [0.1, float("inf")],
+    "float": [0.5, float("inf")],
     "double": [0.1, float("-inf")],
     "string": ["ü", ""],
     "binary": [b"\x00\xff"],
@@ -62,8 +62,6 @@ def parquet_type(kind: pa.DataType) -> str:
     name = column.physical_type.replace("FIXED_LEN_BYTE_ARRAY", "FIXED")
     if name == "FIXED" and not pa.types.is_decimal(kind):
         return f"FIXED[{column.length}]"
-    if pa.types.is_nested(kind):
-        return str(column.path).split(".")[1].upper() if pa.types.is_list(kind) else type(kind).__name__
     logical = json.loads(column.logical_type.to_json())
     details = {
         "Int": lambda: f"INT({logical['bitWidth']}, {'signed' if logical['isSigned'] else 'unsigned'})",
@@ -81,7 +79,8 @@ def delta_type(kind: pa.DataType) -> str:
         return found
     inner = {"array": "elementType", "map": "valueType"}.get(found["type"])
     if inner is None:
-        return f"struct<{', '.join(f'{field["name"]}: {field["type"]}' for field in found['fields'])}>"
+        fields = [f"{field['name']}: {field['type']}" for field in found["fields"]]
+        return f"struct<{', '.join(fields)}>"
     key = f"{found['keyType']}, " if "keyType" in found else ""
     return f"{found['type']}<{key}{found[inner]}>"
 
