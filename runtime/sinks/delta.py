@@ -14,6 +14,7 @@ from forebay.buffer.store.open import parse_options
 from forebay.buffer.store.options import NativeOptions, S3Options, redact
 from forebay.buffer.store.urls import parse_url
 from forebay.runtime.contract import Answer, Combining, Commit, CommitIdentity, Committed, Fatal, MaybeCommitted, Sink
+from forebay.runtime.sinks.columns import DoesNotFit, fit
 from forebay.runtime.sinks.parquet import COMBINING
 
 if TYPE_CHECKING:
@@ -30,12 +31,6 @@ append looked at the table again by itself as it began, and never met who had be
 _COLOUR = re.compile(r"\x1b\[\d*m")
 _BROKEN_RULE = "failed validation check"
 """What delta-rs says of rows that break a constraint of the table's; it has no type for that."""
-
-
-class _DoesNotFit(Exception):
-    def __init__(self, reason: str, *, poison: bool = False) -> None:
-        super().__init__(reason)
-        self.poison = poison
 
 
 class DeltaSink(Sink):
@@ -88,8 +83,11 @@ class DeltaSink(Sink):
                 # guard: check the transaction version before the append
                 if done is not None and done >= identity.first:
                     return self._judge(identity, done)
-                self._append(table, identity, _fit(commit.table, table))
-            except _DoesNotFit as error:
+                rows = fit(
+                    commit.table, pa.schema(table.schema().to_arrow()), how_to_add="DeltaTable.alter.add_columns"
+                )
+                self._append(table, identity, rows.combine_chunks())  # or delta-rs writes them in another order
+            except DoesNotFit as error:
                 return Fatal(f"{self.url}: {error}", poison=error.poison)
             except Exception as error:  # noqa: BLE001  (delta-rs raises bare ones)
                 return self._judge_failure(error)
@@ -125,7 +123,7 @@ class DeltaSink(Sink):
         try:
             Schema.from_arrow(schema)
         except Exception as error:  # noqa: BLE001  (as above)
-            raise _DoesNotFit(f"a Delta table cannot have these columns: {_one_line(error)}") from None
+            raise DoesNotFit(f"a Delta table cannot have these columns: {_one_line(error)}") from None
         self._table = DeltaTable.create(self.url, schema=schema, mode="ignore", storage_options=self._storage_options())
         return self._table
 
@@ -198,43 +196,6 @@ def _parse_options(location: Location, given: dict[str, Any]) -> S3Options | Nat
     if given:
         raise InvalidInput(f"{location.url}: file:// takes no storage options, got {', '.join(sorted(given))}")
     return None
-
-
-def _fit(rows: pa.Table, table: DeltaTable) -> pa.Table:
-    """The rows in the table's columns."""
-    wanted = pa.schema(table.schema().to_arrow())
-    unknown = [name for name in rows.column_names if name not in wanted.names]
-    if unknown:
-        raise _DoesNotFit(
-            f"the table has no column {', '.join(unknown)}: add it (DeltaTable.alter.add_columns), or let the decoder "
-            "leave it out"
-        )
-    fitted = pa.table([_fit_column(rows, field) for field in wanted], schema=wanted)
-    return fitted.combine_chunks()  # or delta-rs writes the chunks in another order
-
-
-def _fit_column(rows: pa.Table, field: pa.Field) -> pa.Array | pa.ChunkedArray:
-    if field.name not in rows.column_names:
-        if not field.nullable:
-            raise _DoesNotFit(f"the table's column {field.name} must not be null, and the rows have no such column")
-        return pa.nulls(rows.num_rows, field.type)
-    column = rows[field.name]
-    try:
-        column[:0].cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        raise _DoesNotFit(
-            f"the table's column {field.name} is {field.type}, and the rows have {column.type}: let the decoder give "
-            "what the table has, or write to another table"
-        ) from None
-    try:
-        column = column.cast(field.type)
-    except pa.ArrowInvalid as error:
-        raise _DoesNotFit(f"column {field.name}: {error}", poison=True) from None
-    if column.null_count and not field.nullable:
-        raise _DoesNotFit(
-            f"the table's column {field.name} must not be null, and {column.null_count} rows are", poison=True
-        )
-    return column
 
 
 def _one_line(error: Exception) -> str:
