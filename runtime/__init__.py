@@ -29,7 +29,7 @@ from forebay.runtime.contract import (
 )
 from forebay.runtime.dead_letter import DeadLetter, Halted
 from forebay.runtime.runtime import Runtime
-from forebay.runtime.sinks import BufferSink, CallableSink, DeltaSink, ParquetSink
+from forebay.runtime.sinks import BufferSink, CallableSink, DeltaSink, IcebergSink, ParquetSink
 from forebay.runtime.source import Source
 from forebay.runtime.status import RuntimeStatus, SourceStatus, StageStatus
 
@@ -46,6 +46,7 @@ __all__ = [
     "DeltaSink",
     "Fatal",
     "Halted",
+    "IcebergSink",
     "MaybeCommitted",
     "NotCommitted",
     "ParquetSink",

@@ -34,6 +34,7 @@ SYSTEM = [
         "mutations",
         "runtime/sinks/test_sink_buffer.py",
         "runtime/sinks/test_sink_delta.py",
+        "runtime/sinks/test_sink_iceberg.py",
         "runtime/spark",
         "runtime/test_prometheus.py",
         "runtime/test_runtime_crashes.py",

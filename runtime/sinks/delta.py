@@ -28,7 +28,7 @@ from forebay.runtime.contract import (
     SinkPlan,
 )
 from forebay.runtime.sinks.parquet import COMBINING
-from forebay.runtime.sinks.table_schema import DELTA, DoesNotFit, Meeting, fit_rows, meet
+from forebay.runtime.sinks.table_schema import DELTA, DoesNotFit, Meeting, meet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,7 +104,8 @@ class DeltaSink(Sink):
                 # guard: check the transaction version before the append
                 if done is not None and done >= identity.first:
                     return self._judge(identity, done)
-                self._append(table, identity, self._fit(commit.table, table))
+                rows = self._meet(commit.table.schema, table).fit(commit.table)
+                self._append(table, identity, rows.combine_chunks())  # or delta-rs writes them in another order
             except DoesNotFit as error:
                 return Fatal(f"{self.url}: {error}", poison=error.poison, rows=error.rows)
             except InvalidInput as error:
@@ -150,12 +151,7 @@ class DeltaSink(Sink):
                     f"{self._reason(error)}. delta-rs, which writes to Delta tables for forebay, cannot write to this "
                     "one: write to another table, or drop the table's feature that delta-rs does not know"
                 ) from None
-        return SinkPlan(
-            f"version {table.version()}",
-            tuple(map(str, meeting.changed)),
-            tuple(map(str, meeting.of("widened", "nullable", "converted"))),
-            tuple(map(str, meeting.of("conflict"))),
-        )
+        return meeting.plan(f"version {table.version()}")
 
     def _look(self) -> DeltaTable | None:
         """The table as it is now; None if there is none."""
@@ -181,31 +177,7 @@ class DeltaSink(Sink):
         return self._table
 
     def _meet(self, schema: pa.Schema, table: DeltaTable) -> Meeting:
-        """How rows of a schema differ from the table, and what it can become.
-
-        Raises:
-            DoesNotFit: the table lacks a column, and may not get it.
-        """
-        meeting = meet(_columns(table), schema, DELTA)
-        if meeting.changed and not self._merge_schema:  # guard: add no column unless asked
-            names = ", ".join(found.path for found in meeting.changed)
-            raise DoesNotFit(
-                f"the table has no column {names}: have it added with merge_schema=True (in a job file, "
-                "merge_schema = true), or let the decoder leave it out"
-            )
-        return meeting
-
-    def _fit(self, rows: pa.Table, table: DeltaTable) -> pa.Table:
-        """The rows in the table's columns, and in those that are added to it."""
-        meeting = self._meet(rows.schema, table)
-        conflicts = meeting.of("conflict")
-        if conflicts:
-            raise DoesNotFit(
-                f"{'; '.join(map(str, conflicts))}: let the decoder give what the table has, or write to another table",
-                poison=True,
-            )
-        fitted = fit_rows(rows, meeting.merged)
-        return fitted.combine_chunks()  # or delta-rs writes the chunks in another order
+        return meet(_columns(table), schema, DELTA, merge=self._merge_schema)
 
     def _append(self, table: DeltaTable, identity: CommitIdentity, rows: pa.Table) -> None:
         from deltalake import CommitProperties, Transaction, write_deltalake  # noqa: PLC0415

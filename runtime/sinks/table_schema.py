@@ -19,6 +19,7 @@ from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.format.fit import Misfit, describe, fit_column
 from forebay.buffer.format.schema import normalise, widens
 from forebay.runtime.bad_entries import find_bad
+from forebay.runtime.contract import SinkPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -129,30 +130,60 @@ ICEBERG: Final = TableFormat(
 class Meeting:
     """What a table's schema and that of the rows make together."""
 
-    merged: pa.Schema
-    """The table's columns after `merge_schema` added and widened what the format can."""
-    differences: tuple[Difference, ...]
-    """Every difference, in the order of the rows' columns."""
-    changed: tuple[Difference, ...]
-    """Those that `merge_schema` removes, by changing the table."""
+    columns: pa.Schema
+    """The table's columns once it was changed."""
+    changes: tuple[Difference, ...]
+    """What has to change in the table."""
+    others: tuple[Difference, ...]
+    """Differences that stay."""
 
-    def of(self, *kinds: Kind) -> tuple[Difference, ...]:
-        """Return the differences of these kinds that stay when the table was changed."""
-        return tuple(found for found in self.differences if found.kind in kinds and found not in self.changed)
+    def plan(self, target: str) -> SinkPlan:
+        """Return what a sink would do with such rows; `target` says what is there now."""
+        return SinkPlan(
+            target,
+            tuple(map(str, self.changes)),
+            tuple(str(found) for found in self.others if found.kind != "conflict"),
+            tuple(str(found) for found in self.others if found.kind == "conflict"),
+        )
+
+    def fit(self, rows: pa.Table) -> pa.Table:
+        """Return rows in the table's columns. Columns that the rows lack are null.
+
+        Raises:
+            DoesNotFit: a value would change, or is null in a required column. It is poison, and names every such row.
+        """
+        conflicts = "; ".join(str(found) for found in self.others if found.kind == "conflict")
+        if conflicts:
+            raise DoesNotFit(
+                f"{conflicts}: let the decoder give what the table has, or write to another table", poison=True
+            )
+        return fit_rows(rows, self.columns)
 
 
-def meet(table: pa.Schema, rows: pa.Schema, table_format: TableFormat) -> Meeting:
-    """Return how rows of a schema differ from a table, and what the table can become.
+def meet(table: pa.Schema, rows: pa.Schema, table_format: TableFormat, *, merge: bool) -> Meeting:
+    """Return how rows of a schema differ from a table.
+
+    Args:
+        table: its columns.
+        rows: theirs.
+        table_format: says how the table can change.
+        merge: whether it may change.
 
     Raises:
         InvalidInput: a name differs from a column's only in case; or the format has no column for a type.
-        DoesNotFit: the rows lack a column that the table requires.
+        DoesNotFit: the rows lack a column that the table requires, or have one that it lacks and may not get.
     """
-    meeting = _Meeting(table_format)
+    meeting = _Meeting(table_format, merge=merge)
     known = frozenset(table.names)
     theirs = [_column_for(field, table_format, is_known=field.name in known) for field in rows]
-    merged = pa.schema(meeting.meet_fields(list(table), theirs, ""))
-    return Meeting(merged, tuple(meeting.differences), tuple(meeting.changed))
+    columns = pa.schema(meeting.meet_fields([_normal_field(field) for field in table], theirs, ""))
+    unknown = ", ".join(found.path for found in meeting.others if found.kind == "added")
+    if unknown:  # guard: add no column unless asked
+        raise DoesNotFit(
+            f"the table has no column {unknown}: have it added with merge_schema=True (in a job file, "
+            "merge_schema = true), or let the decoder leave it out"
+        )
+    return Meeting(columns, tuple(meeting.changes), tuple(meeting.others))
 
 
 def _column_for(field: pa.Field, table_format: TableFormat, *, is_known: bool) -> pa.Field:
@@ -164,11 +195,19 @@ def _column_for(field: pa.Field, table_format: TableFormat, *, is_known: bool) -
         return field  # its values may still be converted to the table's column
 
 
+def _normal_field(field: pa.Field) -> pa.Field:
+    try:
+        return normalise(pa.schema([field])).field(0)
+    except InvalidInput:
+        return field  # the table has a type that no typed buffer has
+
+
 class _Meeting:
-    def __init__(self, table_format: TableFormat) -> None:
+    def __init__(self, table_format: TableFormat, *, merge: bool) -> None:
         self._format = table_format
-        self.differences: list[Difference] = []
-        self.changed: list[Difference] = []
+        self._merge = merge
+        self.changes: list[Difference] = []
+        self.others: list[Difference] = []
 
     def meet_fields(self, table: list[pa.Field], rows: list[pa.Field], prefix: str) -> list[pa.Field]:
         """The table's fields as they can become, and after them what the rows add."""
@@ -184,15 +223,16 @@ class _Meeting:
                 raise DoesNotFit(f"the table's column {path} must not be null, and the rows have no such column")
             fields.append(field)
         for field in theirs.values():
-            self._differ(Difference(prefix + field.name, "added", str(field.type)), changes=True)
+            self._differ(Difference(prefix + field.name, "added", str(field.type)), can_change=True)
             fields.append(field.with_nullable(True))  # older rows do not have it
         return fields
 
     def _meet(self, table: pa.Field, rows: pa.Field, path: str) -> pa.Field:
         nullable = table.nullable
         if rows.nullable and not table.nullable:
-            nullable = self._format.relaxes
-            self._differ(Difference(path, "nullable", describe(rows), describe(table)), changes=nullable)
+            nullable = self._differ(
+                Difference(path, "nullable", describe(rows), describe(table)), can_change=self._format.relaxes
+            )
         return pa.field(table.name, self._meet_types(table.type, rows.type, path), nullable=nullable)
 
     def _meet_types(self, table: pa.DataType, rows: pa.DataType, path: str) -> pa.DataType:
@@ -206,15 +246,15 @@ class _Meeting:
             return pa.map_(key, self._meet(table.item_field, rows.item_field, f"{path}.value"))
         if table == rows or widens(rows, table):
             return table
-        changes = self._format.widens(table, rows)
         kind: Kind = "widened" if widens(table, rows) else "converted" if _casts(rows, table) else "conflict"
-        self._differ(Difference(path, kind, str(rows), str(table)), changes=changes)
-        return rows if changes else table
+        difference = Difference(path, kind, str(rows), str(table))
+        return rows if self._differ(difference, can_change=self._format.widens(table, rows)) else table
 
-    def _differ(self, difference: Difference, *, changes: bool) -> None:
-        self.differences.append(difference)
-        if changes:
-            self.changed.append(difference)
+    def _differ(self, difference: Difference, *, can_change: bool) -> bool:
+        """Note a difference, and return whether the table changes because of it."""
+        changes = can_change and self._merge
+        (self.changes if changes else self.others).append(difference)
+        return changes
 
 
 def _check_names(table: Iterable[pa.Field], rows: Iterable[pa.Field], prefix: str) -> None:

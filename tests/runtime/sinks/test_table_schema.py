@@ -152,35 +152,36 @@ def schema_of(**kinds: pa.DataType) -> pa.Schema:
 def test_iceberg_widens_what_its_specification_allows_and_delta_nothing(
     table: pa.DataType, rows: pa.DataType, widened: bool
 ) -> None:
-    iceberg = meet(schema_of(x=table), schema_of(x=rows), ICEBERG)
-    assert iceberg.merged.field("x").type == (rows if widened else table)
-    assert bool(iceberg.changed) is widened
-    delta = meet(schema_of(x=table), schema_of(x=rows), DELTA)
-    assert (delta.merged, delta.changed) == (schema_of(x=table), ())
+    iceberg = meet(schema_of(x=table), schema_of(x=rows), ICEBERG, merge=True)
+    assert iceberg.columns.field("x").type == (rows if widened else table)
+    assert bool(iceberg.changes) is widened
+    for table_format, merge in ((DELTA, True), (ICEBERG, False)):
+        unchanged = meet(schema_of(x=table), schema_of(x=rows), table_format, merge=merge)
+        assert (unchanged.columns, unchanged.changes) == (schema_of(x=table), ())
 
 
 def test_narrower_rows_are_no_difference() -> None:
-    meeting = meet(schema_of(x=pa.int64(), y=pa.string()), schema_of(x=pa.int8()), ICEBERG)
-    assert meeting.differences == ()
+    meeting = meet(schema_of(x=pa.int64(), y=pa.string()), schema_of(x=pa.int8()), ICEBERG, merge=True)
+    assert (meeting.changes, meeting.others) == ((), ())
 
 
 def test_required_column_becomes_nullable_in_iceberg_alone() -> None:
     required = pa.schema([pa.field("x", pa.int64(), nullable=False)])
-    assert meet(required, schema_of(x=pa.int64()), ICEBERG).merged.field("x").nullable
-    delta = meet(required, schema_of(x=pa.int64()), DELTA)
-    assert not delta.merged.field("x").nullable
-    assert [str(found) for found in delta.of("nullable")] == ["column x: nullable, int64 not null to int64"]
+    assert meet(required, schema_of(x=pa.int64()), ICEBERG, merge=True).columns.field("x").nullable
+    delta = meet(required, schema_of(x=pa.int64()), DELTA, merge=True)
+    assert not delta.columns.field("x").nullable
+    assert [str(found) for found in delta.others] == ["column x: nullable, int64 not null to int64"]
 
 
 def test_names_inside_structs_that_differ_only_in_case_are_refused() -> None:
     table, rows = schema_of(x=pa.struct([("a", pa.int64())])), schema_of(x=pa.struct([("A", pa.int64())]))
     with pytest.raises(InvalidInput, match=r"column x\.A differs from the table's column x\.a only in case"):
-        meet(table, rows, DELTA)
+        meet(table, rows, DELTA, merge=True)
 
 
 def test_required_column_that_the_rows_lack_is_not_poison() -> None:
     with pytest.raises(DoesNotFit, match="the rows have no such column") as raised:
-        meet(pa.schema([pa.field("x", pa.int64(), nullable=False)]), schema_of(y=pa.int64()), DELTA)
+        meet(pa.schema([pa.field("x", pa.int64(), nullable=False)]), schema_of(y=pa.int64()), DELTA, merge=True)
     assert not raised.value.poison
 
 
