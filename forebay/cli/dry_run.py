@@ -89,7 +89,7 @@ def show_plan(job: Job, *, clock: Clock | None, as_json: bool) -> None:
     Raises:
         InvalidInput: it would be refused. What was found out is written before that.
     """
-    with job.make_sink() as sink:
+    with job.make_sink(is_dry_run=True) as sink:
         plans = [_plan_source(source, sink, job.decoder, clock) for source in job.sources]
     letters = None if job.dead_letters is None else _describe_letters(job.dead_letters, job.storage_options)
     if as_json:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -13,8 +14,19 @@ from msgspec import Struct
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.format.type_names import parse_fields, read_schema_file
 from forebay.cli.target import options_for
-from forebay.runtime import BufferSink, CallableSink, Combining, DeltaSink, ParquetSink, RuntimeConfig, Sink, Source
+from forebay.runtime import (
+    BufferSink,
+    CallableSink,
+    Combining,
+    DeltaSink,
+    IcebergSink,
+    ParquetSink,
+    RuntimeConfig,
+    Sink,
+    Source,
+)
 from forebay.runtime.decoders import JsonLines, arrow_ipc, raw, stored_rows
+from forebay.runtime.sinks.iceberg import open_catalog
 from forebay.runtime.sinks.parquet import COMBINING
 
 if TYPE_CHECKING:
@@ -24,6 +36,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from forebay.runtime import Decoder
+
+
+T = TypeVar("T")
 
 
 class _Source(Struct, forbid_unknown_fields=True):
@@ -36,6 +51,8 @@ class _Source(Struct, forbid_unknown_fields=True):
 class _Sink(Struct, forbid_unknown_fields=True):
     kind: str
     url: str | None = None
+    table: str | None = None
+    catalog: str | dict[str, str] | None = None
     function: str | None = None
     by_date: bool | str = False
     merge_schema: bool = False
@@ -69,8 +86,8 @@ class Job:
     """Everything that a runtime is made of."""
 
     sources: list[Source]
-    make_sink: Callable[[], Sink]
-    """Opens it: whoever calls closes it."""
+    make_sink: Callable[..., Sink]
+    """Opens it: whoever calls closes it. With `is_dry_run=True` it changes nothing, and is only asked for its plan."""
     sink_name: str
     """Its kind and its target, for people."""
     decoder: Decoder
@@ -101,8 +118,8 @@ def read_job(path: Path, storage_options: dict[str, Any]) -> Job:
             )
             for found in file.sources
         ],
-        lambda: _make_sink(path, file.sink, options),
-        f"{file.sink.kind} {file.sink.url or file.sink.function or ''}".strip(),
+        partial(_make_sink, path, file.sink, options),
+        f"{file.sink.kind} {file.sink.url or file.sink.table or file.sink.function or ''}".strip(),
         _make_decoder(path, file.decoder),
         None if file.dead_letters is None else file.dead_letters.url,
         config,
@@ -110,7 +127,7 @@ def read_job(path: Path, storage_options: dict[str, Any]) -> Job:
     )
 
 
-def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any]) -> Sink:
+def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any], *, is_dry_run: bool = False) -> Sink:
     settings: dict[str, Any] = {}
     if wanted.combine_bytes is not None or wanted.combine_seconds is not None:
         settings["combining"] = Combining(
@@ -121,6 +138,11 @@ def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any]) -> Sink:
         return CallableSink(
             _load(path, _needed(path, wanted.function, "function")), in_order=wanted.in_order, **settings
         )
+    if wanted.kind == "iceberg":
+        table = _needed(path, wanted.table, "table")
+        given: str | dict[str, str] = _needed(path, wanted.catalog, "catalog")
+        catalog = open_catalog(given, read_only=True)[0] if is_dry_run else given
+        return IcebergSink(catalog, table, merge_schema=wanted.merge_schema, **settings)
     url = _needed(path, wanted.url, "url")
     options = options_for(url, options)
     match wanted.kind:
@@ -130,7 +152,7 @@ def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any]) -> Sink:
             return DeltaSink(url, merge_schema=wanted.merge_schema, storage_options=options, **settings)
         case "buffer":
             return BufferSink(url, storage_options=options, **settings)
-    raise InvalidInput(f"{path}: a sink's kind is parquet, delta, buffer or function, not {wanted.kind!r}")
+    raise InvalidInput(f"{path}: a sink's kind is parquet, delta, iceberg, buffer or function, not {wanted.kind!r}")
 
 
 def _make_decoder(path: Path, wanted: _Decoder | None) -> Decoder:
@@ -164,7 +186,7 @@ def _read_schema(path: Path, wanted: _Decoder) -> pa.Schema:
         raise InvalidInput(f"schema {wanted.schema} cannot be read: {error}. It must be beside the job file") from error
 
 
-def _needed(path: Path, value: str | None, name: str) -> str:
+def _needed(path: Path, value: T | None, name: str) -> T:
     if value is None:
         raise InvalidInput(f"{path}: this [sink] needs {name}")
     return value

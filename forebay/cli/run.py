@@ -45,8 +45,10 @@ a job:
 
 \b
   [sink]
-  kind = "parquet"                           # or delta, buffer, function
+  kind = "parquet"                           # or delta, iceberg, buffer, function
   url = "s3://lake/clicks-parquet"           # of a function: function = "module:name"
+  # table = "web.clicks"                     # Iceberg, with a catalog: its name in pyiceberg's configuration, or
+  # catalog = { type = "rest", uri = "http://127.0.0.1:8181" }   # its properties
   # by_date = true                           # Parquet: folders by the date of ingestion, or by_date = "column"
   # merge_schema = true                      # Delta, Iceberg: add columns that the table does not have
   # combine_bytes = 134217728                # maximum bytes of the batches in one commit

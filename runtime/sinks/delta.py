@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
@@ -183,14 +183,10 @@ class DeltaSink(Sink):
         from deltalake import CommitProperties, Transaction, write_deltalake  # noqa: PLC0415
 
         transaction = Transaction(identity.reader, identity.last)
-        write_deltalake(
-            table,
-            rows,
-            mode="append",
-            schema_mode=None if rows.schema.equals(_columns(table)) else "merge",
-            # guard: put the transaction into the commit itself
-            commit_properties=CommitProperties(app_transactions=[transaction]),
-        )
+        schema_mode: Literal["merge"] | None = None if rows.schema.equals(_columns(table)) else "merge"
+        commit = CommitProperties(app_transactions=[transaction])
+        # guard: put the transaction into the commit itself
+        write_deltalake(table, rows, mode="append", schema_mode=schema_mode, commit_properties=commit)
 
     def _judge(self, identity: CommitIdentity, done: int) -> Answer:
         if done >= identity.last:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -298,9 +299,10 @@ class _Attempt:
             AssertTableUUID(uuid=metadata.table_uuid),
             AssertCurrentSchemaId.model_validate({"current-schema-id": metadata.current_schema_id}),
             AssertDefaultSpecId.model_validate({"default-spec-id": metadata.default_spec_id}),
-            # guard: commit files only while columns have the ids that these were written with
-            AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": metadata.last_column_id}),
         )
+        ids = AssertLastAssignedFieldId.model_validate({"last-assigned-field-id": metadata.last_column_id})
+        # guard: commit files only while columns have the ids that these were written with
+        transaction._requirements += (ids,)  # noqa: SLF001
         return transaction
 
     def _write(self, transaction: Transaction, rows: pa.Table, number: int) -> list[DataFile]:
@@ -314,8 +316,13 @@ class _Attempt:
         return list(_dataframe_to_data_files(transaction.table_metadata, rows, io, write_uuid=name))
 
 
-def open_catalog(catalog: Catalog | str | Mapping[str, Any]) -> tuple[Catalog, bool]:
-    """Return a catalog of pyiceberg, and whether it was opened here."""
+def open_catalog(catalog: Catalog | str | Mapping[str, Any], *, read_only: bool = False) -> tuple[Catalog, bool]:
+    """Return a catalog of pyiceberg, and whether it was opened here.
+
+    Args:
+        catalog: the catalog, its name in pyiceberg's configuration, or its properties.
+        read_only: create nothing. A catalog in an SQLite file that does not exist has no tables.
+    """
     _check_installed()
     from pyiceberg.catalog import Catalog, load_catalog  # noqa: PLC0415
 
@@ -323,6 +330,8 @@ def open_catalog(catalog: Catalog | str | Mapping[str, Any]) -> tuple[Catalog, b
         return catalog, False
     given = {} if isinstance(catalog, str) else dict(catalog)
     name = catalog if isinstance(catalog, str) else given.pop("name", "default")
+    if read_only:
+        given |= _without_creating(name, given)
     try:
         return load_catalog(name, **given), True
     except ValueError as error:
@@ -330,6 +339,15 @@ def open_catalog(catalog: Catalog | str | Mapping[str, Any]) -> tuple[Catalog, b
             f"catalog {name!r} cannot be opened: {_one_line(error)}. Give its properties, such as type and uri, or put "
             "them into pyiceberg's configuration (.pyiceberg.yaml)"
         ) from None
+
+
+def _without_creating(name: str, given: Mapping[str, Any]) -> dict[str, str]:
+    """Properties with which a catalog makes neither a file nor tables of its own."""
+    from pyiceberg.utils.config import Config  # noqa: PLC0415
+
+    uri = str({**(Config().get_catalog_config(name) or {}), **given}.get("uri", ""))
+    path = uri.removeprefix("sqlite:///")
+    return {"uri": "sqlite://"} if path != uri and not Path(path).exists() else {"init_catalog_tables": "false"}
 
 
 def _shape(table: Table) -> tuple[object, ...]:

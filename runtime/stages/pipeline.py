@@ -248,6 +248,7 @@ class Pipeline:
                 raise Halted(f"{_name(source, portion)}: the sink refused: {answer.reason}. {_MEND}")
             entries = portion.find_entries(answer)
             try:
+                # guard: keep rows that the sink refuses before the others are committed
                 for batch, reasons in zip(portion.batches, entries, strict=True):
                     if reasons:
                         self._bury(source, batch, reasons)

@@ -134,6 +134,37 @@ def test_partitions_of_a_topic_are_shown_one_by_one(tmp_path: Path, capsys: pyte
     assert main(["run", write_job(tmp_path, delta(tmp_path), "partitions = [3]"), "--dry-run"]) == 2
 
 
+def iceberg(tmp_path: Path) -> str:
+    return (
+        "kind = 'iceberg'\ntable = 'web.clicks'\nmerge_schema = true\n[sink.catalog]\ntype = 'sql'\n"
+        f"uri = 'sqlite:///{tmp_path}/catalog.db'\nwarehouse = 'file://{tmp_path}/lake'\n"
+    )
+
+
+def test_iceberg_table_and_its_catalog_are_not_made_either(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(tmp_path)
+    job = write_job(tmp_path, iceberg(tmp_path))
+    before = files(tmp_path)
+    assert main(["run", job, "--dry-run"]) == 0
+    assert files(tmp_path) == before
+    told = capsys.readouterr().out
+    assert told.startswith("sink: iceberg web.clicks\n")
+    assert "would change: creates the table with the columns id, page\n" in told
+
+
+def test_differences_of_an_iceberg_table_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(tmp_path)
+    job = write_job(tmp_path, iceberg(tmp_path))
+    assert main(["run", job, "--until-caught-up"]) == 0
+    wider = pa.schema([*SCHEMA, pa.field("ref", pa.string())])
+    forebay.Producer(f"file://{tmp_path}/source", schema=wider, evolve=True).close()
+    before = files(tmp_path)
+    capsys.readouterr()
+    assert main(["run", job, "--dry-run"]) == 0
+    assert "would change: column ref: added, string\n" in capsys.readouterr().out
+    assert files(tmp_path) == before
+
+
 def test_sink_that_cannot_tell_is_said_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(tmp_path)
     job = write_job(tmp_path, "kind = 'function'\nfunction = 'builtins:print'")

@@ -157,6 +157,8 @@ def test_row_of_a_typed_source_that_the_table_refuses_becomes_a_letter_that_can_
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'parquet'", "needs url"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'function'\nfunction = 'no.such:thing'", "cannot be loaded"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'function'\nfunction = 'json'", "module:function"),
+        ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'iceberg'\ntable = 'a.b'", "needs catalog"),
+        ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'iceberg'\ncatalog = 'x'", "needs table"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind='parquet'\nurl='x'\n[decoder]\nkind='json'", "needs columns"),
         (
             "[[sources]]\nurl='memory://x'\n[sink]\nkind='x'\n[decoder]\nkind='json'\ncolumns={a='int'}",
