@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from forebay.runtime import Decoder
-
-
-T = TypeVar("T")
 
 
 class _Source(Struct, forbid_unknown_fields=True):
@@ -139,8 +136,7 @@ def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any], *, is_dry_run
             _load(path, _needed(path, wanted.function, "function")), in_order=wanted.in_order, **settings
         )
     if wanted.kind == "iceberg":
-        table = _needed(path, wanted.table, "table")
-        given: str | dict[str, str] = _needed(path, wanted.catalog, "catalog")
+        table, given = _needed(path, wanted.table, "table"), _needed(path, wanted.catalog, "catalog")
         catalog = open_catalog(given, read_only=True)[0] if is_dry_run else given
         return IcebergSink(catalog, table, merge_schema=wanted.merge_schema, **settings)
     url = _needed(path, wanted.url, "url")
@@ -186,7 +182,7 @@ def _read_schema(path: Path, wanted: _Decoder) -> pa.Schema:
         raise InvalidInput(f"schema {wanted.schema} cannot be read: {error}. It must be beside the job file") from error
 
 
-def _needed(path: Path, value: T | None, name: str) -> T:
+def _needed(path: Path, value: Any, name: str) -> Any:
     if value is None:
         raise InvalidInput(f"{path}: this [sink] needs {name}")
     return value
