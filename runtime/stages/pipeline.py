@@ -248,9 +248,9 @@ class Pipeline:
                 raise Halted(f"{_name(source, portion)}: the sink refused: {answer.reason}. {_MEND}")
             entries = portion.find_entries(answer)
             try:
-                # guard: keep rows that the sink refuses before the others are committed
                 for batch, reasons in zip(portion.batches, entries, strict=True):
                     if reasons:
+                        # guard: keep rows that the sink refuses before the others are committed
                         self._bury(source, batch, reasons)
             except TRANSIENT as error:
                 self._commit_again(source, portion, NotCommitted(f"the dead letters: {error}"))
