@@ -26,11 +26,11 @@ import pytest
 from patience import PATIENCE
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NoSuchTableError
-from runtime_child import CONFIG, GROUP, TABLE, catalog_in, open_sink
+from runtime_child import CONFIG, GROUP, TABLE, catalog_in
 
 from forebay.buffer.base.errors import Unavailable
 from forebay.buffer.producer import Producer
-from forebay.runtime import Commit, Committed, Fatal, IcebergSink, Runtime, Source
+from forebay.runtime import Combining, Commit, Committed, Fatal, IcebergSink, Runtime, Source
 from forebay.testing import WRITE_FAULTS, FaultyCatalog
 from forebay.testing.commits import make_batch, make_commit
 
@@ -96,7 +96,7 @@ def producing(source: str, stopped: threading.Event) -> Iterator[list[bytes]]:
 
     def produce() -> None:
         with Producer(source, flush_interval=0.02) as producer:
-            while not stopped.wait(0.02):
+            while not stopped.wait(0.05):
                 entries = [b"%08d" % number for number in range(len(produced), len(produced) + 20)]
                 produced.extend(entries)
                 producer.produce(entries)
@@ -155,7 +155,7 @@ def check_storm(folder: Path, kills: int, seed: int) -> Counter[str]:
                     nursery.kill(pid)
         finally:
             nursery.close()
-        with open_sink("iceberg", target) as sink:
+        with IcebergSink(catalog, TABLE, combining=Combining(1 << 20, max_seconds=0.05)) as sink:
             Runtime([Source(source, group=GROUP, takeover=True)], sink, CONFIG).run(
                 until_caught_up=True, show_progress=False
             )
