@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from forebay.runtime.dead_letter import DeadLetter, Halted
     from forebay.runtime.runtime import Runtime
-    from forebay.runtime.sinks import BufferSink, CallableSink, DeltaSink, ParquetSink
+    from forebay.runtime.sinks import BufferSink, CallableSink, DeltaSink, IcebergSink, ParquetSink
     from forebay.runtime.source import Source
     from forebay.runtime.status import RuntimeStatus, SourceStatus, StageStatus
 
@@ -51,6 +51,7 @@ __all__ = [
     "DeltaSink",
     "Fatal",
     "Halted",
+    "IcebergSink",
     "MaybeCommitted",
     "NotCommitted",
     "ParquetSink",
@@ -76,6 +77,7 @@ _HOMES = {
     "DeltaSink": "forebay.runtime.sinks",
     "Fatal": "forebay.runtime.contract",
     "Halted": "forebay.runtime.dead_letter",
+    "IcebergSink": "forebay.runtime.sinks",
     "MaybeCommitted": "forebay.runtime.contract",
     "NotCommitted": "forebay.runtime.contract",
     "ParquetSink": "forebay.runtime.sinks",

@@ -16,8 +16,8 @@ An exception is an answer too. What forebay's own errors say is taken at their w
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
@@ -122,6 +122,9 @@ class Fatal:
     """For people: the runtime raises it."""
     poison: bool = False
     """Whether it is the data of this commit that can never be taken, so that others may go on without it."""
+    rows: Mapping[int, str] = field(default_factory=dict)
+    """If it is poison: why each row at fault is refused, by its place in `Commit.table`. The commit is then given again
+    without them. Empty if all rows are at fault, or if the sink cannot tell which."""
 
 
 Answer: TypeAlias = Committed | NotCommitted | MaybeCommitted | Fatal
@@ -145,10 +148,24 @@ class Combining:
         check_seconds(self.max_seconds, "max_seconds")
 
 
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """What a sink would do with rows of a schema; every text is for people to read."""
+
+    target: str
+    """What is there now."""
+    changes: tuple[str, ...] = ()
+    """What the first commit changes, apart from adding rows: a table that it creates, columns that it adds."""
+    warnings: tuple[str, ...] = ()
+    """Columns that some of the values may not fit into. A row with such a value is poison."""
+    conflicts: tuple[str, ...] = ()
+    """Columns that no value fits into. Every row is poison."""
+
+
 class Sink(Closing, ABC):
     """Where rows go. Whoever makes a sink closes it, after the runtime has stopped.
 
-    All methods are called from worker threads of the runtime.
+    All methods are called from threads of the runtime.
     """
 
     in_order: bool = False
@@ -172,6 +189,18 @@ class Sink(Closing, ABC):
         Asked after `MaybeCommitted`, and before a commit that an earlier process may have made. A sink that cannot tell
         returns False, and is then at least once. An exception means "not known yet", and it is asked again.
         """
+
+    def plan(self, schema: pa.Schema) -> SinkPlan | None:  # noqa: ARG002
+        """Return what commits of rows of this schema would do, and change nothing; None if the sink cannot tell.
+
+        The runtime asks this before it reads a source, if it knows the schema of the rows. So a sink can refuse rows
+        that it could never commit, before anything is read.
+
+        Raises:
+            InvalidInput, Unsupported: such rows can never be committed. The message says why, and what to do.
+            Unavailable: the target cannot be reached now. The runtime starts all the same.
+        """
+        return None
 
     def close(self) -> None:
         """Let go of what the sink holds. Closing again does nothing."""

@@ -16,7 +16,7 @@ import pyarrow.json as pj
 
 from forebay.buffer.base.checks import check_whole
 from forebay.buffer.base.errors import InvalidInput
-from forebay.buffer.read.records import RECORDS_SCHEMA
+from forebay.buffer.read.records import RECORDS_SCHEMA, records_schema
 from forebay.runtime.bad_entries import BadEntry, find_bad, others
 from forebay.runtime.json_kinds import find_wrong_kinds
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from forebay.buffer.read.fetch import Batch
+    from forebay.runtime.contract import Decoder
 
 _BLOCK_BYTES = 1 << 20
 _DEEP_BYTES = 10_000
@@ -41,6 +42,20 @@ def raw(batch: Batch) -> pa.Table:
 def stored_rows(batch: Batch) -> pa.Table:
     """Return the rows of a typed batch as they are stored; of a batch of bytes, what `raw` returns."""
     return batch.records() if batch.schema is None else batch.table
+
+
+def rows_schema(decoder: Decoder, stored: pa.Schema | None) -> pa.Schema | None:
+    """Return the schema of the rows that a decoder makes; None if only its rows tell.
+
+    Args:
+        decoder: what makes the rows.
+        stored: the schema of the buffer; None if it holds bytes.
+    """
+    if isinstance(decoder, JsonLines):
+        return decoder.rows_schema
+    if decoder is stored_rows and stored is not None:
+        return stored
+    return records_schema(stored) if decoder in (raw, stored_rows) else None
 
 
 def arrow_ipc(batch: Batch) -> pa.Table:
@@ -98,6 +113,7 @@ class JsonLines:
             raise InvalidInput(f"every column needs a name of its own; found {', '.join(names)}")
         self.schema = schema
         self.keep = tuple(keep)
+        self.rows_schema = pa.schema([*schema, *(RECORDS_SCHEMA.field(name) for name in keep)])
         self._piece_bytes = check_whole(piece_bytes, "piece_bytes", least=1)
         for field in schema:
             _check_readable(field)

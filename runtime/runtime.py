@@ -20,6 +20,7 @@ from forebay.runtime.stages.active_source import ActiveSource
 from forebay.runtime.stages.awaited_sources import AwaitedSource, AwaitedSources
 from forebay.runtime.stages.heartbeat import Heartbeat
 from forebay.runtime.stages.pipeline import Pipeline
+from forebay.runtime.stages.sink_check import check_sink
 from forebay.runtime.stages.source_reader import SourceReader
 from forebay.runtime.status import RuntimeStatus, SourceStatus, StageStatus
 
@@ -94,6 +95,7 @@ class Runtime:
                 f"least {needed}, not {self.config.max_bytes}"
             )
         self._events = events
+        self._decoder = decoder
         self._dead_letters_url = None if dead_letters is None else dead_letters.url
         self._pipeline = Pipeline(
             sink, self.config, decoder, dead_letters, events, clock=self._clock, random=self._random
@@ -119,6 +121,7 @@ class Runtime:
             Fenced: another process has taken over a source, and nothing was acknowledged since. With
                 `until_caught_up`, also if another process has the group of a source and lives.
             Halted: a batch or the sink needs somebody to act. All that was committed before is acknowledged.
+            InvalidInput, Unsupported: the sink can never commit the rows of a source, and nothing of it was read.
             NotFound: with `until_caught_up`, nothing was ever written to a source.
         """
         with self._pipeline.lock:
@@ -256,6 +259,8 @@ class Runtime:
             awaited.wait_for_write()
             return None
         self._check_new(awaited)
+        if not awaited.waits_for.startswith("standby"):
+            self._check_sink(awaited)
         if not awaited.check_free(pause, may_wait=not self._until_caught_up):
             return None
         with self._pipeline.lock:
@@ -308,6 +313,11 @@ class Runtime:
             raise InvalidInput(
                 f"{self._dead_letters_url} would get dead letters of its own, for ever: give them another buffer"
             )
+
+    def _check_sink(self, awaited: AwaitedSource) -> None:
+        if not isinstance(awaited.given, Consumer):
+            letters = self._dead_letters_url is not None
+            check_sink(self._pipeline.sink, self._decoder, awaited.read_schema, awaited.url, has_letters=letters)
 
     def _wait(self, log_progress: Callable[[], None] | None) -> None:
         """Wait for the end, and say now and then how it goes."""

@@ -1,4 +1,7 @@
-"""A store that fails on purpose: wraps any store and, from a script or a seed, does what networks and processes do."""
+"""A store that fails on purpose: wraps any store and, from a script or a seed, does what networks and processes do.
+
+`FaultSchedule` decides which call fails, also for `FaultyCatalog`.
+"""
 
 from __future__ import annotations
 
@@ -67,13 +70,12 @@ class Crash(BaseException):
     """The process is taken to be dead here; a `BaseException`, so that no handler for errors survives it."""
 
 
-class FaultyStore(ObjectStore):
-    """Any store, with faults. Every public call takes the next number, from 0, and may be given a fault by it.
+class FaultSchedule:
+    """Which call fails, and how. Every call takes the next number, from 0, and may be given a fault by it.
 
     Override `next_fault` to choose faults by another rule, or to do something between two calls.
 
     Args:
-        inner: the store that does the work.
         script: the fault of each call that shall have one, by the call's number.
         only: names of the calls that count and may fail, such as `{"replace"}`; all of them by default.
         clock: what `DELAY` sleeps on.
@@ -81,16 +83,15 @@ class FaultyStore(ObjectStore):
 
     def __init__(
         self,
-        inner: ObjectStore,
         script: Mapping[int, Fault] | None = None,
         *,
         only: Iterable[str] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.url = inner.url
-        self.inner = inner
         self.calls: Counter[str] = Counter()
         """How many requests of each kind were made, faulty ones included."""
+        self.faults: Counter[Fault] = Counter()
+        """How many faults of each kind were injected."""
         script = dict(script or {})
         self._choose: Callable[[int], Fault | None] = script.get
         self._only = None if only is None else frozenset(only)
@@ -101,24 +102,12 @@ class FaultyStore(ObjectStore):
         self._late: list[tuple[int, Callable[[], object]]] = []
         self._released = Event()
 
-    @classmethod
-    def seeded(
-        cls,
-        inner: ObjectStore,
-        seed: int,
-        *,
-        rate: float = 0.3,
-        faults: Iterable[Fault] = WRITE_FAULTS,
-        only: Iterable[str] | None = None,
-        clock: Clock | None = None,
-    ) -> FaultyStore:
-        """A store of which a share of `rate` of the calls fail, the same ones for the same seed."""
-        store = cls(inner, only=only, clock=clock)
+    def fail_at_random(self, seed: int, rate: float, faults: Iterable[Fault]) -> None:
+        """Let a share of `rate` of the calls fail, the same ones for the same seed."""
         kinds = tuple(faults)
         random = Random(seed)
-        store._choose = lambda _number: random.choice(kinds) if random.random() < rate else None
-        store._random = random
-        return store
+        self._choose = lambda _number: random.choice(kinds) if random.random() < rate else None
+        self._random = random
 
     def release(self) -> None:
         """Let every stalled call go on, and later ones not stall at all."""
@@ -139,6 +128,86 @@ class FaultyStore(ObjectStore):
         """Let every request that is still on its way arrive now."""
         while self.has_late_requests:
             self.land_late_request()
+
+    def next_fault(self, kind: str) -> Fault | None:
+        """Return the fault of the call that is about to be made, such as a `get`; None for none."""
+        with self._lock:
+            self.calls[kind] += 1
+            if self._only is not None and kind not in self._only:
+                return None
+            number = self._numbered
+            self._numbered += 1
+            fault = self._choose(number)
+            if fault is not None:
+                self.faults[fault] += 1
+            landing = [request for due, request in self._late if due <= number]
+            self._late = [(due, request) for due, request in self._late if due > number]
+        for request in landing:
+            request()
+        return fault
+
+    def _send_late(self, request: Callable[[], object]) -> None:
+        """Let a request arrive some calls later."""
+        with self._lock:
+            self._late.append((self._numbered + self._random.randrange(_MAX_LATE_CALLS), request))
+
+    def _do(self, fault: Fault | None, do: Callable[[], _T]) -> _T:
+        if fault is Fault.DELAY:
+            self._clock.sleep(_DELAY_SECONDS)
+        elif fault is Fault.STALL:
+            self._released.wait()
+        elif fault is Fault.CRASH:
+            raise Crash(fault.value)
+        elif fault is Fault.KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            return do()
+        finally:  # an answer that is an error is an answer too
+            if fault is Fault.CRASH_AFTER:
+                raise Crash(fault.value)
+            if fault is Fault.KILL_AFTER:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FaultyStore(FaultSchedule, ObjectStore):
+    """Any store, with faults. Every public call takes the next number, from 0, and may be given a fault by it.
+
+    Override `next_fault` to choose faults by another rule, or to do something between two calls.
+
+    Args:
+        inner: the store that does the work.
+        script: the fault of each call that shall have one, by the call's number.
+        only: names of the calls that count and may fail, such as `{"replace"}`; all of them by default.
+        clock: what `DELAY` sleeps on.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        script: Mapping[int, Fault] | None = None,
+        *,
+        only: Iterable[str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(script, only=only, clock=clock)
+        self.url = inner.url
+        self.inner = inner
+
+    @classmethod
+    def seeded(
+        cls,
+        inner: ObjectStore,
+        seed: int,
+        *,
+        rate: float = 0.3,
+        faults: Iterable[Fault] = WRITE_FAULTS,
+        only: Iterable[str] | None = None,
+        clock: Clock | None = None,
+    ) -> FaultyStore:
+        """A store of which a share of `rate` of the calls fail, the same ones for the same seed."""
+        store = cls(inner, only=only, clock=clock)
+        store.fail_at_random(seed, rate, faults)
+        return store
 
     def get(self, key: str) -> StoredObject:
         """Read through, unless a fault says otherwise."""
@@ -177,21 +246,6 @@ class FaultyStore(ObjectStore):
         """Write through; a lost answer is `InDoubt`."""
         return self._write("replace", key, lambda: self.inner.replace(key, data, version))
 
-    def next_fault(self, kind: str) -> Fault | None:
-        """Return the fault of the call that is about to be made, such as a `get`; None for none."""
-        with self._lock:
-            self.calls[kind] += 1
-            if self._only is not None and kind not in self._only:
-                return None
-            number = self._numbered
-            self._numbered += 1
-            fault = self._choose(number)
-            landing = [request for due, request in self._late if due <= number]
-            self._late = [(due, request) for due, request in self._late if due > number]
-        for request in landing:
-            request()
-        return fault
-
     def _flip_a_bit(self, found: StoredObject) -> StoredObject:
         data = bytearray(found.data)
         if data:
@@ -223,9 +277,7 @@ class FaultyStore(ObjectStore):
             case Fault.DROP | Fault.OVERLOADED:
                 return InDoubt(fault.value)
             case Fault.LATE:
-                with self._lock:
-                    due = self._numbered + self._random.randrange(_MAX_LATE_CALLS)
-                    self._late.append((due, do))
+                self._send_late(do)
                 return InDoubt(fault.value)
             case Fault.OWN_RETRY:
                 first = do()
@@ -237,20 +289,3 @@ class FaultyStore(ObjectStore):
                 return NotApplied(fault.value, condition_failed=False, throttled=fault is Fault.THROTTLED)
             case _:
                 return self._do(fault, do)
-
-    def _do(self, fault: Fault | None, do: Callable[[], _T]) -> _T:
-        if fault is Fault.DELAY:
-            self._clock.sleep(_DELAY_SECONDS)
-        elif fault is Fault.STALL:
-            self._released.wait()
-        elif fault is Fault.CRASH:
-            raise Crash(fault.value)
-        elif fault is Fault.KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
-        try:
-            return do()
-        finally:  # an answer that is an error is an answer too
-            if fault is Fault.CRASH_AFTER:
-                raise Crash(fault.value)
-            if fault is Fault.KILL_AFTER:
-                os.kill(os.getpid(), signal.SIGKILL)

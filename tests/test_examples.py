@@ -90,5 +90,16 @@ def test_json_to_delta_writes_every_event_once_and_keeps_what_is_no_json(url: st
     assert entries_at(f"{url}-dead") == [b"this is no JSON"] * 2
 
 
+def test_typed_to_iceberg_lands_every_event_once_and_duckdb_counts_them(url: str, tmp_path: Path) -> None:
+    for visits in (400, 800):
+        told = run("typed_to_iceberg.py", url, f"{tmp_path}/lake")
+        assert told.splitlines() == [f"/ {visits}", f"/cart {visits // 2}", f"/pay {visits // 4}"]
+
+
+def test_delta_new_column_adds_it_on_the_way_and_keeps_older_rows(url: str, tmp_path: Path) -> None:
+    told = run("delta_new_column.py", url, f"file://{tmp_path}/table")
+    assert told == "200 rows in the columns page, user, referrer; 100 have a referrer\n"
+
+
 def test_events_to_function_counts_every_event(url: str) -> None:
     assert run("events_to_function.py", url).split("\n")[:3] == ["750 /", "750 /cart", "250 /checkout"]

@@ -10,13 +10,13 @@ from forebay.buffer.base.errors import Unsupported
 from forebay.buffer.either.dispatch import open_buffer_or_topic
 from forebay.buffer.format.schema import check_schema, compare_schemas, widen
 from forebay.buffer.manifest.schemas import Schemas
-from forebay.buffer.store import StoreUrl, open_store
+from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.topic.schemas import open_topic_format
 from forebay.buffer.topic.topic import Topic
 from forebay.buffer.write.formats import open_format, refuse_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     import pyarrow as pa
@@ -47,8 +47,7 @@ def schema_versions(
         Corrupt: a schema is damaged or missing.
     """
     store = open_store(url, storage_options)
-    found = open_buffer_or_topic(store, manifest_path, must_exist=True)
-    ids = found.record.schemas if isinstance(found, Topic) else found.read().schemas
+    ids = _schema_ids(store, manifest_path)
     schemas = Schemas(store, clock=SystemClock())
     versions: list[SchemaVersion] = []
     for number, schema_id in enumerate(ids):
@@ -56,6 +55,22 @@ def schema_versions(
         changes = compare_schemas(versions[-1].schema, schema) if versions else []
         versions.append(SchemaVersion(number, schema_id, schema, tuple(changes)))
     return versions
+
+
+def newest_schema(store: ObjectStore) -> pa.Schema | None:
+    """Return the newest schema of a buffer or topic; None if it holds bytes.
+
+    Raises:
+        NotFound: there is neither.
+        Corrupt: the schema is damaged or missing.
+    """
+    ids = _schema_ids(store, "manifest")
+    return Schemas(store, clock=SystemClock()).load(ids[-1]) if ids else None
+
+
+def _schema_ids(store: ObjectStore, manifest_path: str) -> Sequence[str]:
+    found = open_buffer_or_topic(store, manifest_path, must_exist=True)
+    return found.record.schemas if isinstance(found, Topic) else found.read().schemas
 
 
 def evolve_schema(

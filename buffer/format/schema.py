@@ -112,6 +112,15 @@ def check_schema(schema: pa.Schema | type) -> pa.Schema:
     for name in schema.names:
         if name.casefold() in RESERVED:
             raise InvalidInput(f"column {name}: readers add a column of this name themselves; choose another name")
+    return normalise(schema)
+
+
+def normalise(schema: pa.Schema) -> pa.Schema:
+    """Return a schema in normal form. It may have the columns that readers add, as rows for a table do.
+
+    Raises:
+        InvalidInput: there is no normal form. The message names the column, and says what to use instead.
+    """
     normal = pa.schema(_normal_fields(schema, "", 0))
     for field in normal:
         _check_zones(field.type, field.name)

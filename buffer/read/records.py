@@ -34,6 +34,13 @@ _ADDED = {"_sequence": "sequence", "_index": "index", "_ingestion_time": "ingest
 """The columns that are added to the rows of a typed batch, and what they are called for a batch of bytes."""
 
 
+def records_schema(rows: pa.Schema | None) -> pa.Schema:
+    """Return the schema of `Batch.records` for rows of a schema; for entries of bytes if it is None."""
+    if rows is None:
+        return RECORDS_SCHEMA
+    return pa.schema([*rows, *(RECORDS_SCHEMA.field(name).with_name(added) for added, name in _ADDED.items())])
+
+
 Span: TypeAlias = "tuple[BatchDescriptor, int, int]"
 """Rows of a batch: from one, to before another."""
 

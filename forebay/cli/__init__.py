@@ -47,6 +47,7 @@ _COMMANDS: Final = {
     "schema": ("schema", "show and widen the schema of a typed buffer"),
     "manifest": ("manifest", "dump a manifest as JSON"),
     "batch": ("manifest", "print the entries of one batch"),
+    "iceberg": ("iceberg", "find and delete what failed commits left in an Iceberg table"),
     "gc": ("gc", "delete what every reader has read, and what nobody ever listed"),
     "verify": ("verify", "check that everything a buffer lists is there and intact"),
     "migrate": ("migrate", "give a version 1 buffer a version 2 manifest"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +14,19 @@ from msgspec import Struct
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.format.type_names import parse_fields, read_schema_file
 from forebay.cli.target import options_for
-from forebay.runtime import BufferSink, CallableSink, Combining, DeltaSink, ParquetSink, RuntimeConfig, Sink, Source
-from forebay.runtime.decoders import JsonLines, arrow_ipc, raw
+from forebay.runtime import (
+    BufferSink,
+    CallableSink,
+    Combining,
+    DeltaSink,
+    IcebergSink,
+    ParquetSink,
+    RuntimeConfig,
+    Sink,
+    Source,
+)
+from forebay.runtime.decoders import JsonLines, arrow_ipc, raw, stored_rows
+from forebay.runtime.sinks.iceberg import open_catalog
 from forebay.runtime.sinks.parquet import COMBINING
 
 if TYPE_CHECKING:
@@ -36,15 +48,18 @@ class _Source(Struct, forbid_unknown_fields=True):
 class _Sink(Struct, forbid_unknown_fields=True):
     kind: str
     url: str | None = None
+    table: str | None = None
+    catalog: str | dict[str, str] | None = None
     function: str | None = None
-    by_date: bool = False
+    by_date: bool | str = False
+    merge_schema: bool = False
     in_order: bool = False
     combine_bytes: int | None = None
     combine_seconds: float | None = None
 
 
 class _Decoder(Struct, forbid_unknown_fields=True):
-    kind: str = "raw"
+    kind: str
     columns: dict[str, str] = {}
     schema: str | None = None
     keep: list[str] = []
@@ -57,7 +72,7 @@ class _DeadLetters(Struct, forbid_unknown_fields=True):
 class _File(Struct, forbid_unknown_fields=True):
     sources: list[_Source]
     sink: _Sink
-    decoder: _Decoder = msgspec.field(default_factory=_Decoder)
+    decoder: _Decoder | None = None
     dead_letters: _DeadLetters | None = None
     runtime: dict[str, Any] = {}
     storage_options: dict[str, Any] = {}
@@ -68,8 +83,10 @@ class Job:
     """Everything that a runtime is made of."""
 
     sources: list[Source]
-    make_sink: Callable[[], Sink]
-    """Opens it: whoever calls closes it."""
+    make_sink: Callable[..., Sink]
+    """Opens it: whoever calls closes it. With `is_dry_run=True` it changes nothing, and is only asked for its plan."""
+    sink_name: str
+    """Its kind and its target, for people."""
     decoder: Decoder
     dead_letters: str | None
     config: RuntimeConfig
@@ -98,7 +115,8 @@ def read_job(path: Path, storage_options: dict[str, Any]) -> Job:
             )
             for found in file.sources
         ],
-        lambda: _make_sink(path, file.sink, options),
+        partial(_make_sink, path, file.sink, options),
+        f"{file.sink.kind} {file.sink.url or file.sink.table or file.sink.function or ''}".strip(),
         _make_decoder(path, file.decoder),
         None if file.dead_letters is None else file.dead_letters.url,
         config,
@@ -106,7 +124,7 @@ def read_job(path: Path, storage_options: dict[str, Any]) -> Job:
     )
 
 
-def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any]) -> Sink:
+def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any], *, is_dry_run: bool = False) -> Sink:
     settings: dict[str, Any] = {}
     if wanted.combine_bytes is not None or wanted.combine_seconds is not None:
         settings["combining"] = Combining(
@@ -117,19 +135,25 @@ def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any]) -> Sink:
         return CallableSink(
             _load(path, _needed(path, wanted.function, "function")), in_order=wanted.in_order, **settings
         )
+    if wanted.kind == "iceberg":
+        table, given = _needed(path, wanted.table, "table"), _needed(path, wanted.catalog, "catalog")
+        catalog = open_catalog(given, read_only=True)[0] if is_dry_run else given
+        return IcebergSink(catalog, table, merge_schema=wanted.merge_schema, **settings)
     url = _needed(path, wanted.url, "url")
     options = options_for(url, options)
     match wanted.kind:
         case "parquet":
             return ParquetSink(url, by_date=wanted.by_date, storage_options=options, **settings)
         case "delta":
-            return DeltaSink(url, storage_options=options, **settings)
+            return DeltaSink(url, merge_schema=wanted.merge_schema, storage_options=options, **settings)
         case "buffer":
             return BufferSink(url, storage_options=options, **settings)
-    raise InvalidInput(f"{path}: a sink's kind is parquet, delta, buffer or function, not {wanted.kind!r}")
+    raise InvalidInput(f"{path}: a sink's kind is parquet, delta, iceberg, buffer or function, not {wanted.kind!r}")
 
 
-def _make_decoder(path: Path, wanted: _Decoder) -> Decoder:
+def _make_decoder(path: Path, wanted: _Decoder | None) -> Decoder:
+    if wanted is None:
+        return stored_rows
     match wanted.kind:
         case "raw":
             return raw
@@ -158,7 +182,7 @@ def _read_schema(path: Path, wanted: _Decoder) -> pa.Schema:
         raise InvalidInput(f"schema {wanted.schema} cannot be read: {error}. It must be beside the job file") from error
 
 
-def _needed(path: Path, value: str | None, name: str) -> str:
+def _needed(path: Path, value: Any, name: str) -> Any:
     if value is None:
         raise InvalidInput(f"{path}: this [sink] needs {name}")
     return value

@@ -14,6 +14,7 @@ import click
 
 from forebay.buffer.eventlog import AuditTrail
 from forebay.buffer.producer import Producer
+from forebay.cli.dry_run import show_plan
 from forebay.cli.job import read_job
 from forebay.cli.output import count, size, write_json, write_note
 from forebay.cli.target import events_option, json_option, open_log, options_for, storage_option
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 \b
 examples:
   forebay run clicks.toml
+  forebay run clicks.toml --dry-run
   forebay run clicks.toml --until-caught-up
   forebay run clicks.toml --metrics-port 9464 --events sqlite:///var/lib/forebay/events.db
 
@@ -43,14 +45,17 @@ a job:
 
 \b
   [sink]
-  kind = "parquet"                           # or delta, buffer, function
+  kind = "parquet"                           # or delta, iceberg, buffer, function
   url = "s3://lake/clicks-parquet"           # of a function: function = "module:name"
-  # by_date = true                           # Parquet: folders by the date of ingestion
+  # table = "web.clicks"                     # Iceberg, with a catalog: its name in pyiceberg's configuration, or
+  # catalog = { type = "rest", uri = "http://127.0.0.1:8181" }   # its properties
+  # by_date = true                           # Parquet: folders by the date of ingestion, or by_date = "column"
+  # merge_schema = true                      # Delta, Iceberg: add columns that the table does not have
   # combine_bytes = 134217728                # maximum bytes of the batches in one commit
   # combine_seconds = 60                     # maximum wait for more batches, in seconds
 
 \b
-  [decoder]                                  # without it: one row an entry, as it is
+  [decoder]                                  # without it: rows of a typed buffer, or one row an entry, as they are
   kind = "json"                              # or arrow, raw
   columns = { user = "int64", tags = "list<string>", at = "timestamp[us, tz=UTC]" }
   # schema = "clicks.toml"                   # instead of columns: a .toml, .json, .parquet or .arrow file
@@ -83,6 +88,11 @@ Exit status: 0 caught up or stopped by SIGTERM, 2 halted, fenced or wrong, 130 s
 @json_option
 @events_option
 @click.option("--until-caught-up", is_flag=True, help="End when all that was there at the start is committed.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Show what would be read, from where on, and what would change in the target.",
+)
 @click.option("--takeover", is_flag=True, help="Take over the groups at once. Their owners get Fenced.")
 @click.option(
     "--metrics-port", type=int, metavar="PORT", help="Port on this machine that serves metrics for Prometheus."
@@ -96,11 +106,15 @@ def run(
     as_json: bool,
     events: str | None,
     until_caught_up: bool,
+    dry_run: bool,
     takeover: bool,
     metrics_port: int | None,
 ) -> None:
     """Read the sources that the file JOB names with many workers, and commit them to its sink."""
     sys.path.insert(0, str(Path.cwd()))  # where a job's function is looked for
+    if dry_run:
+        show_plan(read_job(job, storage_options), clock=session.clock, as_json=as_json)
+        return
     with ExitStack() as opened:
         log = logging.getLogger("forebay")
         opened.callback(log.setLevel, log.level)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from forebay.runtime.sinks.buffer import BufferSink
 from forebay.runtime.sinks.callable import CallableSink
 from forebay.runtime.sinks.delta import DeltaSink
+from forebay.runtime.sinks.iceberg import IcebergSink
 from forebay.runtime.sinks.parquet import ParquetSink
 
-__all__ = ["BufferSink", "CallableSink", "DeltaSink", "ParquetSink"]
+__all__ = ["BufferSink", "CallableSink", "DeltaSink", "IcebergSink", "ParquetSink"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 
@@ -13,8 +16,19 @@ from forebay.buffer.base.errors import InvalidInput, Unavailable, Unsupported
 from forebay.buffer.store.open import parse_options
 from forebay.buffer.store.options import NativeOptions, S3Options, redact
 from forebay.buffer.store.urls import parse_url
-from forebay.runtime.contract import Answer, Combining, Commit, CommitIdentity, Committed, Fatal, MaybeCommitted, Sink
+from forebay.runtime.contract import (
+    Answer,
+    Combining,
+    Commit,
+    CommitIdentity,
+    Committed,
+    Fatal,
+    MaybeCommitted,
+    Sink,
+    SinkPlan,
+)
 from forebay.runtime.sinks.parquet import COMBINING
+from forebay.runtime.sinks.table_schema import DELTA, DoesNotFit, Meeting, meet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,12 +44,8 @@ append looked at the table again by itself as it began, and never met who had be
 _COLOUR = re.compile(r"\x1b\[\d*m")
 _BROKEN_RULE = "failed validation check"
 """What delta-rs says of rows that break a constraint of the table's; it has no type for that."""
-
-
-class _DoesNotFit(Exception):
-    def __init__(self, reason: str, *, poison: bool = False) -> None:
-        super().__init__(reason)
-        self.poison = poison
+_UNKNOWN_FEATURES = "Unsupported table features"
+"""What delta-rs says of a table that it cannot write to; it has no type for that, and calls it a failed commit."""
 
 
 class DeltaSink(Sink):
@@ -47,11 +57,15 @@ class DeltaSink(Sink):
     one is applied. (A table whose property `delta.setTransactionRetentionDuration` is set forgets: set it to more than
     the longest time that a crashed runtime may be down.)
 
-    The table is created if there is none; to have it partitioned, create it beforehand. Rows are cast to its columns.
-    Columns of the table that the rows lack are null.
+    The table is created if there is none, by a version of its own that holds no rows; to have it partitioned, create it
+    beforehand. Columns of the table that the rows lack are null. Values are converted to the types of the table's
+    columns if that does not change them; else the rows are poison.
 
     Args:
         url: the table, such as `s3://lake/clicks-delta` or `file:///tmp/clicks-delta`.
+        merge_schema: add columns, and fields of structs, that the rows have and the table has not, by the same version
+            that adds the rows. If not, such rows halt the runtime. Types of columns never change: delta-rs cannot do
+            that.
         combining: how batches of a group are put together into one commit; None for one batch each.
         storage_options: credentials and endpoint, by the names that forebay's stores have.
     """
@@ -62,6 +76,7 @@ class DeltaSink(Sink):
         self,
         url: str,
         *,
+        merge_schema: bool = False,
         combining: Combining | None = COMBINING,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -69,6 +84,7 @@ class DeltaSink(Sink):
         location = parse_url(url)
         self.url = location.url
         self.combining = combining
+        self._merge_schema = merge_schema
         self._options = _parse_options(location, dict(storage_options or {}))
         self._lock = Lock()
         self._table: DeltaTable | None = None
@@ -88,9 +104,12 @@ class DeltaSink(Sink):
                 # guard: check the transaction version before the append
                 if done is not None and done >= identity.first:
                     return self._judge(identity, done)
-                self._append(table, identity, _fit(commit.table, table))
-            except _DoesNotFit as error:
-                return Fatal(f"{self.url}: {error}", poison=error.poison)
+                rows = self._meet(commit.table.schema, table).fit(commit.table)
+                self._append(table, identity, rows.combine_chunks())  # or delta-rs writes them in another order
+            except DoesNotFit as error:
+                return Fatal(f"{self.url}: {error}", poison=error.poison, rows=error.rows)
+            except InvalidInput as error:
+                return Fatal(f"{self.url}: {error}")
             except Exception as error:  # noqa: BLE001  (delta-rs raises bare ones)
                 return self._judge_failure(error)
         return Committed()
@@ -104,6 +123,35 @@ class DeltaSink(Sink):
             except Exception as error:  # noqa: BLE001  (as above)
                 raise Unavailable(self._judge_failure(error).reason) from None
         return done is not None and done >= identity.last
+
+    def plan(self, schema: pa.Schema) -> SinkPlan:
+        """Return whether the table would be created, and how rows of the schema differ from it.
+
+        Raises:
+            InvalidInput: a Delta table cannot have a column of the rows, or this table lacks one and may not get it.
+            Unsupported: delta-rs cannot open the table, or cannot write to it.
+            Unavailable: the store does not answer.
+        """
+        from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+        with self._lock:
+            try:
+                table = self._look()
+                if table is None:
+                    columns = DELTA.columns(schema)
+                    return SinkPlan("no table yet", (f"creates the table with the columns {', '.join(columns.names)}",))
+                _check_writable(table)
+                meeting = self._meet(schema, table)
+            except (DoesNotFit, InvalidInput) as error:
+                raise InvalidInput(f"{self.url}: {error}") from None
+            except OSError as error:
+                raise Unavailable(self._reason(error)) from None
+            except DeltaError as error:
+                raise Unsupported(
+                    f"{self._reason(error)}. delta-rs, which writes to Delta tables for forebay, cannot write to this "
+                    "one: write to another table, or drop the table's feature that delta-rs does not know"
+                ) from None
+        return meeting.plan(f"version {table.version()}")
 
     def _look(self) -> DeltaTable | None:
         """The table as it is now; None if there is none."""
@@ -120,21 +168,25 @@ class DeltaSink(Sink):
         return self._table
 
     def _create(self, schema: pa.Schema) -> DeltaTable:
-        from deltalake import DeltaTable, Schema  # noqa: PLC0415
+        from deltalake import DeltaTable  # noqa: PLC0415
 
-        try:
-            Schema.from_arrow(schema)
-        except Exception as error:  # noqa: BLE001  (as above)
-            raise _DoesNotFit(f"a Delta table cannot have these columns: {_one_line(error)}") from None
-        self._table = DeltaTable.create(self.url, schema=schema, mode="ignore", storage_options=self._storage_options())
+        columns = DELTA.columns(schema)
+        self._table = DeltaTable.create(
+            self.url, schema=columns, mode="ignore", storage_options=self._storage_options()
+        )
         return self._table
+
+    def _meet(self, schema: pa.Schema, table: DeltaTable) -> Meeting:
+        return meet(_columns(table), schema, DELTA, merge=self._merge_schema)
 
     def _append(self, table: DeltaTable, identity: CommitIdentity, rows: pa.Table) -> None:
         from deltalake import CommitProperties, Transaction, write_deltalake  # noqa: PLC0415
 
         transaction = Transaction(identity.reader, identity.last)
+        schema_mode: Literal["merge"] | None = None if rows.schema.equals(_columns(table)) else "merge"
+        commit = CommitProperties(app_transactions=[transaction])
         # guard: put the transaction into the commit itself
-        write_deltalake(table, rows, mode="append", commit_properties=CommitProperties(app_transactions=[transaction]))
+        write_deltalake(table, rows, mode="append", schema_mode=schema_mode, commit_properties=commit)
 
     def _judge(self, identity: CommitIdentity, done: int) -> Answer:
         if done >= identity.last:
@@ -153,13 +205,18 @@ class DeltaSink(Sink):
         from deltalake.exceptions import CommitFailedError  # noqa: PLC0415
 
         self._table = None
-        text = _one_line(error)
-        reason = f"{self.url}: {text[:300] if self._options is None else redact(text, self._options)}"
-        if _BROKEN_RULE in text:
+        reason = self._reason(error)
+        if _BROKEN_RULE in str(error):
             return Fatal(reason, poison=True)
+        if _UNKNOWN_FEATURES in str(error):
+            return Fatal(reason)
         if isinstance(error, CommitFailedError | OSError):
             return MaybeCommitted(reason)
         raise RuntimeError(reason) from None
+
+    def _reason(self, error: Exception) -> str:
+        text = " ".join(_COLOUR.sub("", str(error)).split())
+        return f"{self.url}: {text[:300] if self._options is None else redact(text, self._options)}"
 
     def _storage_options(self) -> dict[str, str]:
         if self._options is None:
@@ -200,42 +257,41 @@ def _parse_options(location: Location, given: dict[str, Any]) -> S3Options | Nat
     return None
 
 
-def _fit(rows: pa.Table, table: DeltaTable) -> pa.Table:
-    """The rows in the table's columns."""
-    wanted = pa.schema(table.schema().to_arrow())
-    unknown = [name for name in rows.column_names if name not in wanted.names]
-    if unknown:
-        raise _DoesNotFit(
-            f"the table has no column {', '.join(unknown)}: add it (DeltaTable.alter.add_columns), or let the decoder "
-            "leave it out"
-        )
-    fitted = pa.table([_fit_column(rows, field) for field in wanted], schema=wanted)
-    return fitted.combine_chunks()  # or delta-rs writes the chunks in another order
+def _columns(table: DeltaTable) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())
 
 
-def _fit_column(rows: pa.Table, field: pa.Field) -> pa.Array | pa.ChunkedArray:
-    if field.name not in rows.column_names:
-        if not field.nullable:
-            raise _DoesNotFit(f"the table's column {field.name} must not be null, and the rows have no such column")
-        return pa.nulls(rows.num_rows, field.type)
-    column = rows[field.name]
-    try:
-        column[:0].cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        raise _DoesNotFit(
-            f"the table's column {field.name} is {field.type}, and the rows have {column.type}: let the decoder give "
-            "what the table has, or write to another table"
-        ) from None
-    try:
-        column = column.cast(field.type)
-    except pa.ArrowInvalid as error:
-        raise _DoesNotFit(f"column {field.name}: {error}", poison=True) from None
-    if column.null_count and not field.nullable:
-        raise _DoesNotFit(
-            f"the table's column {field.name} must not be null, and {column.null_count} rows are", poison=True
-        )
-    return column
+def _check_writable(table: DeltaTable) -> None:
+    """Raise what delta-rs raises when it writes to such a table.
 
+    It says only in a commit which features it does not know. So this commits to an empty table of the same features.
+    """
+    from deltalake import DeltaTable, write_deltalake  # noqa: PLC0415
 
-def _one_line(error: Exception) -> str:
-    return " ".join(_COLOUR.sub("", str(error)).split())
+    protocol, metadata = table.protocol(), table.metadata()
+    if not protocol.writer_features:
+        return
+    actions = [
+        {
+            "protocol": {
+                "minReaderVersion": protocol.min_reader_version,
+                "minWriterVersion": protocol.min_writer_version,
+                **({} if protocol.min_reader_version < 3 else {"readerFeatures": protocol.reader_features or []}),
+                "writerFeatures": protocol.writer_features,
+            }
+        },
+        {
+            "metaData": {
+                "id": str(metadata.id),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": table.schema().to_json(),
+                "partitionColumns": metadata.partition_columns,
+                "configuration": metadata.configuration,
+            }
+        },
+    ]
+    with TemporaryDirectory() as folder:
+        log = Path(folder) / "_delta_log"
+        log.mkdir()
+        (log / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
+        write_deltalake(DeltaTable(folder), _columns(table).empty_table(), mode="append")

@@ -11,6 +11,7 @@ from forebay.buffer.base.errors import Fenced, NotFound, NotReady
 from forebay.buffer.base.waiting import POLL_FLOOR, wait_for
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.either.dispatch import buffer_or_topic
+from forebay.buffer.either.schemas import newest_schema
 from forebay.buffer.manifest import Queue
 from forebay.buffer.standby import Standby
 from forebay.buffer.store import StoreUrl, open_store
@@ -19,6 +20,8 @@ from forebay.runtime.stages.pipeline import TRANSIENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pyarrow as pa
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.runtime.stages.pipeline import Pipeline
@@ -69,6 +72,10 @@ class AwaitedSource:
         if unwritten:
             raise NotFound(f"nothing was ever written to {self.url}, or its URL is wrong")
         self._find_buffers()
+
+    def read_schema(self) -> pa.Schema | None:
+        """Return the newest schema of the source; None if it holds bytes. It is not a `Consumer`."""
+        return newest_schema(open_store(self._source.url))
 
     def wait_for_write(self) -> None:
         """Note that nothing was written yet, and log a warning about it, at most once a minute."""

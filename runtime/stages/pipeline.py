@@ -246,13 +246,19 @@ class Pipeline:
         if isinstance(answer, Fatal):
             if not answer.poison:
                 raise Halted(f"{_name(source, portion)}: the sink refused: {answer.reason}. {_MEND}")
+            entries = portion.find_entries(answer)
             try:
-                for batch in filter(len, portion.batches):
-                    self._bury(source, batch, dict.fromkeys(range(len(batch)), answer.reason))
+                for batch, reasons in zip(portion.batches, entries, strict=True):
+                    if reasons:
+                        # guard: keep rows that the sink refuses before the others are committed
+                        self._bury(source, batch, reasons)
             except TRANSIENT as error:
                 self._commit_again(source, portion, NotCommitted(f"the dead letters: {error}"))
                 return
-            portion.rows = 0
+            portion.take_out(entries)
+            if portion.rows:
+                self.committing.put((source, portion))  # the other rows
+                return
         with self.lock:
             source.committing = False
             self._finish(source, portion)

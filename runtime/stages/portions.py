@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.format.schema import present, widen
+from forebay.runtime.bad_entries import others
 from forebay.runtime.contract import Commit, CommitIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from forebay.buffer.format.model import BatchDescriptor, Reader
     from forebay.buffer.read.fetch import Batch
-    from forebay.runtime.contract import Combining
+    from forebay.runtime.contract import Combining, Fatal
 
 
 class Portion:
@@ -42,6 +45,7 @@ class Portion:
         """Bytes that each batch takes of the budget."""
         self.done = False
         self.rows = 0
+        self._is_row_per_entry = True
         self._batches: list[Batch | None] = [None] * len(descriptors)
         self._tables: list[pa.Table | None] = [None] * len(descriptors)
 
@@ -50,6 +54,7 @@ class Portion:
         self._batches[index] = batch
         self._tables[index] = table
         self.rows += table.num_rows
+        self._is_row_per_entry &= table.num_rows == len(batch)
 
     @property
     def batches(self) -> tuple[Batch, ...]:
@@ -69,6 +74,33 @@ class Portion:
             tables = [pa.concat_tables(tables, promote_options="permissive")]
         self._tables = list(tables)  # joined once, however often it is tried
         return Commit(self.identity, url, self.batches, tables[0], replay=self.replay)
+
+    def find_entries(self, answer: Fatal) -> list[dict[int, str]]:
+        """Return which entries of each batch in `batches` a sink refused, with the reasons.
+
+        These are all entries if the sink does not say which rows it refused, or if rows do not correspond to entries.
+        """
+        if not answer.rows or not self._is_row_per_entry:
+            return [dict.fromkeys(range(len(batch)), answer.reason) for batch in self.batches]
+        found: list[dict[int, str]] = [{} for _ in self.batches]
+        starts = [0, *accumulate(len(batch) for batch in self.batches)]
+        for row, reason in sorted(answer.rows.items()):
+            at = bisect_right(starts, row) - 1
+            found[at][row - starts[at]] = reason
+        return found
+
+    def take_out(self, entries: Sequence[Mapping[int, str]]) -> None:
+        """Leave out the entries that `find_entries` returned, and their rows. The identity stays."""
+        kept = [others(sorted(bad), len(batch)) for batch, bad in zip(self.batches, entries, strict=True)]
+        starts = [0, *accumulate(len(batch) for batch in self.batches)]
+        if not any(kept):
+            self.rows = 0
+            return
+        table = pa.concat_tables([table for table in self._tables if table is not None])
+        ranges = [(start + part.start, len(part)) for start, parts in zip(starts, kept, strict=False) for part in parts]
+        self._tables = [pa.concat_tables([table.slice(*place) for place in ranges])]
+        self._batches = [batch.select(parts) for batch, parts in zip(self.batches, kept, strict=True) if parts]
+        self.rows = sum(length for _start, length in ranges)
 
     def empty(self) -> None:
         """Release the memory."""

@@ -12,8 +12,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from patience import PATIENCE
 
 import forebay
@@ -114,6 +116,36 @@ def test_dead_letters_and_events_are_kept_where_the_job_says(tmp_path: Path, url
     assert main(["objects", "history", events, "nothing"]) == 1
 
 
+TYPED = pa.schema([pa.field("id", pa.int64()), pa.field("at", pa.timestamp("us", "UTC"))])
+
+
+def test_typed_source_needs_no_decoder_and_its_dates_come_from_a_column_of_its_own(tmp_path: Path) -> None:
+    source = f"file://{tmp_path}/typed"
+    with forebay.Producer(source, schema=TYPED) as producer:
+        producer.produce([{"id": 1, "at": datetime(2026, 1, 31, 12, tzinfo=UTC)}, {"id": 2}])
+    sink = f'[sink]\nkind = "parquet"\nurl = "file://{tmp_path}/out"\nby_date = "at"\n'
+    assert main(["run", job(tmp_path, source, sink), "--until-caught-up"]) == 0
+    landed = pq.read_table(tmp_path / "out")
+    assert landed.column_names == ["id", "at", "at_date"]
+    assert sorted(landed["id"].to_pylist()) == [1, 2]
+    assert (tmp_path / "out" / "at_date=2026-01-31").is_dir()
+
+
+def test_row_of_a_typed_source_that_the_table_refuses_becomes_a_letter_that_can_be_replayed(tmp_path: Path) -> None:
+    source, letters = f"file://{tmp_path}/typed", f"file://{tmp_path}/dead"
+    DeltaTable.create(f"{tmp_path}/table", schema=pa.schema([("id", pa.int32())]))
+    with forebay.Producer(source, schema=pa.schema([("id", pa.int64())])) as producer:
+        producer.produce([{"id": 1}, {"id": 1 << 40}, {"id": 3}])
+    sink = f'[sink]\nkind = "delta"\nurl = "file://{tmp_path}/table"\nmerge_schema = true\n'
+    path = job(tmp_path, source, sink + f'[dead_letters]\nurl = "{letters}"\n')
+    assert main(["run", path, "--until-caught-up"]) == 0
+    assert sorted(DeltaTable(f"{tmp_path}/table").to_pyarrow_table()["id"].to_pylist()) == [1, 3]
+    assert [entry for batch in forebay.Consumer(letters) for entry in batch.entries] == [b'{"id":1099511627776}']
+    forebay.Producer(f"{source}-again", schema=pa.schema([("id", pa.int64())])).close()
+    assert main(["dead-letters", "replay", letters, "--to", f"{source}-again"]) == 0
+    assert [entry for batch in forebay.Consumer(f"{source}-again") for entry in batch.entries] == [{"id": 1 << 40}]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -125,6 +157,8 @@ def test_dead_letters_and_events_are_kept_where_the_job_says(tmp_path: Path, url
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'parquet'", "needs url"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'function'\nfunction = 'no.such:thing'", "cannot be loaded"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'function'\nfunction = 'json'", "module:function"),
+        ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'iceberg'\ntable = 'a.b'", "needs catalog"),
+        ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'iceberg'\ncatalog = 'x'", "needs table"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind='parquet'\nurl='x'\n[decoder]\nkind='json'", "needs columns"),
         (
             "[[sources]]\nurl='memory://x'\n[sink]\nkind='x'\n[decoder]\nkind='json'\ncolumns={a='int'}",

@@ -2,9 +2,9 @@
 
 python runtime_child.py KIND SOURCE TARGET KILL
 
-KIND is `delta`, `parquet`, `buffer` or `callable`. KILL is a number: the process kills itself when the sink has made so
-many commits, before the runtime hears of the last one, and ends if there is nothing left; 0 leaves it to others to kill
-it. It writes a line before and after each commit.
+KIND is `delta`, `iceberg`, `parquet`, `buffer` or `callable`. KILL is a number: the process kills itself when the sink
+has made so many commits, before the runtime hears of the last one, and ends if there is nothing left; 0 leaves it to
+others to kill it. It writes a line before and after each commit.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from forebay.runtime import (
     Combining,
     Commit,
     DeltaSink,
+    IcebergSink,
     ParquetSink,
     Runtime,
     RuntimeConfig,
@@ -28,6 +29,7 @@ from forebay.runtime import (
 from forebay.runtime.contract import Answer, CommitIdentity, Sink
 
 GROUP = "etl"
+TABLE = "lake.entries"
 COMBINING = Combining(target_bytes=1_500, max_seconds=0.05)
 CONFIG = RuntimeConfig(ack_every=3, ack_seconds=0.05, descriptors_per_look=16, max_poll_interval=0.05)
 
@@ -45,9 +47,18 @@ class AppendToFile:
             os.fsync(file.fileno())
 
 
+def catalog_in(url: str) -> dict[str, str]:
+    """A catalog of Iceberg tables in a folder."""
+    folder = Path(url.removeprefix("file://"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"{url}/warehouse"}
+
+
 def open_sink(kind: str, url: str) -> Sink:
     if kind == "delta":
         return DeltaSink(url, combining=COMBINING)
+    if kind == "iceberg":
+        return IcebergSink(catalog_in(url), TABLE, combining=COMBINING)
     if kind == "parquet":
         return ParquetSink(url, combining=COMBINING)
     if kind == "buffer":

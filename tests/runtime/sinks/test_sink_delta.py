@@ -203,11 +203,15 @@ N = pa.array([1], pa.int32())
 @pytest.mark.parametrize(
     ("rows", "reason", "poison"),
     [
-        (pa.table({"n": N, "other": [1]}), r"no column other: add it \(DeltaTable.alter.add_columns\)", False),
+        (pa.table({"n": N, "other": [1]}), r"no column other: have it added with merge_schema=True", False),
         (pa.table({"text": ["a"]}), "n must not be null, and the rows have no such column", False),
-        (pa.table({"n": [[1]]}), "n is int32, and the rows have list<.*>: let the decoder give", False),
-        (pa.table({"n": pa.array([1 << 40])}), "column n: Integer value 1099511627776 not in range", True),
-        (pa.table({"n": pa.array([None], pa.int32())}), "n must not be null, and 1 rows are", True),
+        (pa.table({"n": [[1]]}), "n: conflict, int32 to list<.*>: let the decoder give", True),
+        (
+            pa.table({"n": pa.array([1 << 40])}),
+            "n: expected int32 not null, found int64: Integer .*not in range",
+            True,
+        ),
+        (pa.table({"n": pa.array([None], pa.int32())}), "n: expected int32 not null, found null", True),
         (pa.table({"n": pa.array([-1], pa.int32())}), "failed validation check", True),
     ],
     ids=["unknown column", "missing column", "other type", "too large", "null", "constraint"],
@@ -227,7 +231,7 @@ def test_columns_that_delta_does_not_have_halt(url: str) -> None:
     rows = pa.table({"t": pa.array([1], pa.duration("s"))})
     answer = DeltaSink(url).commit(make_commit(make_batch([b"x"]), decoder=lambda _: rows))
     assert isinstance(answer, Fatal)
-    assert "cannot have these columns" in answer.reason
+    assert "column t: duration[s] cannot be stored so that Spark reads it; use int64" in answer.reason
 
 
 def test_failure_after_the_version_was_written_is_told_by_the_next_look(url: str) -> None:

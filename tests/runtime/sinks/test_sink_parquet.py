@@ -10,10 +10,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from forebay.buffer.base.errors import Unavailable, Unknown
+from forebay.buffer.base.errors import InvalidInput, Unavailable, Unknown
+from forebay.buffer.producer import Producer
 from forebay.buffer.store.base import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
-from forebay.runtime.contract import Combining, Committed, Fatal
+from forebay.runtime import Runtime, Source
+from forebay.runtime.contract import Combining, Commit, Committed, Fatal
 from forebay.runtime.decoders import JsonLines
 from forebay.runtime.sinks import ParquetSink
 from forebay.testing import Crash, Fault, FaultyStore
@@ -106,6 +108,72 @@ def test_by_date_without_times_halts_and_says_what_to_do() -> None:
     assert isinstance(answer, Fatal)
     assert "let the decoder keep it" in answer.reason
     assert not answer.poison
+
+
+AT = pa.array([MIDNIGHT * 1000 - 1, MIDNIGHT * 1000, None], pa.timestamp("us", "UTC"))
+
+
+def commit_of(table: pa.Table) -> Commit:
+    return make_commit(make_batch([b"x"] * table.num_rows), decoder=lambda _batch: table)
+
+
+def folders(store: ObjectStore) -> list[str]:
+    return [key.partition("/")[0] for key in keys(store)]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [AT, AT.cast(pa.timestamp("us", "Asia/Tokyo")), AT.cast(pa.timestamp("us")), AT.cast(pa.date32())],
+    ids=["UTC", "another zone", "no zone", "date"],
+)
+def test_by_date_of_a_named_column_makes_folders_of_its_utc_dates(column: pa.Array) -> None:
+    store = MemoryStore(f"memory://parquet-event-{column.type}".replace(" ", "").replace("[", "-").replace("]", ""))
+    assert ParquetSink(store, by_date="ts").commit(commit_of(pa.table({"ts": column}))) == Committed()
+    assert folders(store) == ["ts_date=2026-01-31", "ts_date=2026-02-01", "ts_date=__HIVE_DEFAULT_PARTITION__"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"other": pa.string()}, "files by date need the column ts, and the rows have other: name another column"),
+        ({"ts": pa.string()}, "files by date need a timestamp or a date, and column ts is string"),
+        ({"ts": pa.date32(), "ts_date": pa.string()}, "the folders are named ts_date, and the rows have a column"),
+    ],
+    ids=["missing", "no time", "name of the folders"],
+)
+def test_by_date_of_a_column_that_gives_no_dates_is_refused_before_and_while_rows_are_written(
+    columns: dict[str, pa.DataType], told: str
+) -> None:
+    sink, schema = ParquetSink("memory://parquet-dateless", by_date="ts"), pa.schema(list(columns.items()))
+    with pytest.raises(InvalidInput, match=told):
+        sink.plan(schema)
+    answer = sink.commit(commit_of(pa.Table.from_pylist([{}], schema)))
+    assert isinstance(answer, Fatal)
+    assert told in answer.reason
+
+
+def test_by_date_names_no_folder_of_folders() -> None:
+    with pytest.raises(InvalidInput, match="by_date names a column without / and ="):
+        ParquetSink("memory://parquet-slash", by_date="a/b")
+
+
+def test_typed_rows_land_by_the_date_of_their_own_column() -> None:
+    store, files = MemoryStore("memory://parquet-typed"), MemoryStore("memory://parquet-typed-files")
+    schema = pa.schema([pa.field("ts", pa.timestamp("us", "UTC")), pa.field("n", pa.int64())])
+    with Producer(store, schema=schema) as producer:
+        producer.produce(pa.table({"ts": AT, "n": [1, 2, 3]}, schema=schema))
+    with pytest.raises(InvalidInput, match="ingestion_time"):
+        Runtime([Source(store, group="etl")], ParquetSink(files, by_date=True)).run(until_caught_up=True)
+    Runtime([Source(store, group="etl")], ParquetSink(files, by_date="ts")).run(until_caught_up=True)
+    assert len(folders(files)) == 3
+
+
+def test_plan_refuses_columns_that_parquet_cannot_hold_and_creates_nothing(tmp_path: Path) -> None:
+    sink = ParquetSink(f"file://{tmp_path}/files")
+    with pytest.raises(InvalidInput, match="cannot be written as Parquet"):
+        sink.plan(pa.schema([("x", pa.month_day_nano_interval())]))
+    assert sink.plan(pa.schema([("x", pa.int64())])).target == "a Parquet file for each commit"
+    assert not Path(tmp_path, "files").exists()
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH, Fault.CRASH_AFTER])
