@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from forebay.buffer.consumer import Consumer
     from forebay.buffer.coordinator import Durability
     from forebay.buffer.either.holds import hold
+    from forebay.buffer.either.scan import Scan, scan
     from forebay.buffer.format.model import BatchDescriptor, Metadata
     from forebay.buffer.producer import Producer
     from forebay.buffer.read.ahead import ReadAhead
@@ -61,6 +62,7 @@ __all__ = [
     "Producer",
     "ProducerLimits",
     "ReadAhead",
+    "Scan",
     "StoreError",
     "Timeout",
     "Trimmed",
@@ -69,6 +71,7 @@ __all__ = [
     "Unsupported",
     "hold",
     "open_store",
+    "scan",
 ]
 
 _HOMES = {
@@ -80,8 +83,10 @@ _HOMES = {
     "Producer": "buffer.producer",
     "ProducerLimits": "buffer.write.settings",
     "ReadAhead": "buffer.read.ahead",
+    "Scan": "buffer.either.scan",
     "hold": "buffer.either.holds",
     "open_store": "buffer.store",
+    "scan": "buffer.either.scan",
 }
 """Where names are that are no errors. They are loaded when asked for: `forebay --help` needs none of them."""
 

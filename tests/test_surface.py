@@ -30,6 +30,7 @@ def test_public_names_are_these_and_no_others() -> None:
         "Producer",
         "ProducerLimits",
         "ReadAhead",
+        "Scan",
         "StoreError",
         "Timeout",
         "Trimmed",
@@ -38,6 +39,7 @@ def test_public_names_are_these_and_no_others() -> None:
         "Unsupported",
         "hold",
         "open_store",
+        "scan",
     }
     for name in forebay.__all__:
         assert hasattr(forebay, name)

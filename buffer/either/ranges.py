@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, overload
 
-from forebay.buffer.base.errors import InvalidInput, NotFound, Trimmed
+from forebay.buffer.base.errors import InvalidInput, Trimmed
 from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.manifest import Queue
-from forebay.buffer.manifest.head import trimmed
-from forebay.buffer.read.ahead import AheadLimits, fetch_ahead
-from forebay.buffer.read.descriptors import descriptors_between
+from forebay.buffer.read.ahead import AheadLimits
 from forebay.buffer.read.fetch import FetchHandle
-from forebay.buffer.read.missing import check_still_listed
+from forebay.buffer.read.listed_range import ListedRange
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.topic.batches import PartitionBatch
 from forebay.buffer.topic.topic import Topic, check_place, in_parallel
@@ -89,8 +87,8 @@ def read_range(
         return _read_topic(url, first, last, columns, threads)
     store = open_store(url, storage_options)
     return buffer_or_topic(
-        lambda: _Range(Queue(store, manifest_path, role="range", clock=clock), first, last).read(
-            columns, threads, clock
+        lambda: _read(
+            ListedRange(Queue(store, manifest_path, role="range", clock=clock), first, last), columns, threads, clock
         ),
         lambda: _read_topic(Topic(store, clock=clock), first, last, columns, threads),
     )
@@ -101,42 +99,23 @@ def _read_topic(
 ) -> Iterator[PartitionBatch]:
     since, until = check_place(first), check_place(last)
     ranges = in_parallel(
-        lambda number: _Range(topic.open_queue(number, "range"), since, until), range(topic.refresh().partitions)
+        lambda number: ListedRange(topic.open_queue(number, "range"), since, until), range(topic.refresh().partitions)
     )
     return _by_partition(ranges, columns, threads, topic.clock)
 
 
 def _by_partition(
-    ranges: list[_Range], columns: Columns | None, threads: int, clock: Clock | None
+    ranges: list[ListedRange], columns: Columns | None, threads: int, clock: Clock | None
 ) -> Iterator[PartitionBatch]:
     for number, found in enumerate(ranges):
         try:
-            for batch in found.read(columns, threads, clock):
+            for batch in _read(found, columns, threads, clock):
                 yield PartitionBatch(number, batch)
         except Trimmed as error:
             raise Trimmed(f"partition {number}: {error}", first=error.first) from error
 
 
-class _Range:
-    """What a buffer's manifest listed from one place to another, when this was made."""
-
-    def __init__(self, queue: Queue, first: str | int | datetime, last: str | int | datetime) -> None:
-        self._queue = queue
-        self._state = queue.read_existing()
-        self._first = queue.sequence_of(first, state=self._state)
-        if self._first < self._state.first_sequence:
-            raise trimmed(self._first, self._state.first_sequence)
-        self._end = queue.end_of(last, state=self._state)
-
-    def read(self, columns: Columns | None, threads: int, clock: Clock | None) -> Iterator[Batch]:
-        listed = descriptors_between(self._queue, self._first, self._end, state=self._state)
-        fetcher = FetchHandle(self._queue.store, columns=columns, clock=clock)
-        limits = AheadLimits(threads=threads, batches=threads)
-        for descriptor, coming in fetch_ahead(fetcher, listed, limits, name="forebay-range"):
-            try:
-                batch = coming.result()
-            except NotFound as error:
-                check_still_listed(descriptor, error, self._queue)
-                raise
-            yield batch
-            del batch, coming  # before the next one is waited for
+def _read(found: ListedRange, columns: Columns | None, threads: int, clock: Clock | None) -> Iterator[Batch]:
+    fetcher = FetchHandle(found.queue.store, columns=columns, clock=clock)
+    limits = AheadLimits(threads=threads, batches=threads)
+    return found.fetch(found.descriptors(), fetcher, limits, name="forebay-range")

@@ -37,6 +37,8 @@ class AheadLimits:
     """Maximum number of batches that are being read, decoded or handed over, regardless of size."""
     decoded: int = 2
     """Maximum number of decoded batches, including the one handed over."""
+    decoders: int = 1
+    """Number of batches that are decoded at once."""
     max_bytes: float = math.inf
     """Maximum memory of all of them, decoded batches as they are decoded and the others as they are stored. Where
     batches are larger, the decoded ones and one more object."""
@@ -93,7 +95,7 @@ class Fetch(Generic[P]):
 class FetchWindow(Generic[P]):
     """The batches that come next, each being read or decoded already, in order and within limits.
 
-    Many threads read, and one decodes: what is decoded long before it is used has left the processor's caches
+    Many threads read, and few decode: what is decoded long before it is used has left the processor's caches
     (rfcs/0008). An error of one batch does not stop the others. The caller holds a lock.
 
     Args:
@@ -109,7 +111,7 @@ class FetchWindow(Generic[P]):
         self._left_behind: list[tuple[BatchDescriptor, Coming[Any]]] = []
         """What was cleared while a thread was at it. It takes memory until the thread has ended it."""
         self._readers = FetchThreads(limits.threads, f"{name}-read")
-        self._decoder = FetchThreads(1, f"{name}-decode")
+        self._decoder = FetchThreads(limits.decoders, f"{name}-decode")
 
     def __len__(self) -> int:
         return len(self._fetches)

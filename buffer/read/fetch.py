@@ -20,6 +20,7 @@ from forebay.buffer.base.reread import read_sound
 from forebay.buffer.format.batch import DEFAULT_MAX_RAW_BYTES, DecodedBatch, decode_batch, raw_size
 from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.parquet import DecodedRows
+from forebay.buffer.read.notebook import PREVIEW_ROWS, html_of
 from forebay.buffer.read.records import RECORDS_SCHEMA, record_columns, typed_records
 from forebay.buffer.read.typed import RowReader, entries_of, rows_of
 from forebay.buffer.store.retry import RETRY_SECONDS, Patience
@@ -144,6 +145,10 @@ class Batch:
         }
         schema = pa.schema([RECORDS_SCHEMA.field(name) for name in columns])
         return pa.table([makers[name]() for name in columns], schema=schema)
+
+    def _repr_html_(self) -> str:
+        """Return the schema and the first rows, for a notebook."""
+        return html_of(f"batch {self.sequence}, {len(self)} entries", self.records(0, PREVIEW_ROWS))
 
     def select(self, ranges: Sequence[range]) -> Batch:
         """Return the batch with only the entries in these ranges, which ascend.

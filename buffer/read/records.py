@@ -32,6 +32,8 @@ _MAX_TIME_MS = 2**63 // 1000 - 1
 
 _ADDED = {"_sequence": "sequence", "_index": "index", "_ingestion_time": "ingestion_time", "_call_metadata": "metadata"}
 """The columns that are added to the rows of a typed batch, and what they are called for a batch of bytes."""
+ADDED_SCHEMA = pa.schema([RECORDS_SCHEMA.field(known).with_name(name) for name, known in _ADDED.items()])
+"""The columns that readers add to the rows of a typed batch."""
 
 
 def records_schema(rows: pa.Schema | None) -> pa.Schema:
@@ -67,8 +69,7 @@ def typed_records(
     fields, arrays = [], []
     for name in wanted:
         if name in _ADDED:
-            known = RECORDS_SCHEMA.field(_ADDED[name])
-            fields.append(known.with_name(name))
+            fields.append(ADDED_SCHEMA.field(name))
             arrays.append(makers[_ADDED[name]]())
         elif name in rows.column_names:
             fields.append(rows.schema.field(name))
