@@ -3,8 +3,8 @@
 Processor time of all threads, on files. Events are those of benchmarks/typed.py.
 
 - *To Arrow*: every batch to Arrow. The ceiling is a consumer whose descriptors four workers fetch.
-- *DuckDB*: `count(*)` and `sum` of one column over a typed buffer. The ceiling gives DuckDB the list of the same Parquet
-  files. The scan names the column that the query needs.
+- *DuckDB*: `count(*)` and `sum` of one column over a typed buffer. The ceiling gives DuckDB the same files.
+  The scan names the column that the query needs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
-from typed import _Events
+from typed import Events
 
 from forebay import Consumer, Producer, scan
 
@@ -31,7 +31,7 @@ _WORKERS = 4
 
 def run(bench: Bench) -> None:
     batches = 4 if bench.quick else 32
-    rows = _Events(300, (1 if bench.quick else 16) << 20)
+    rows = Events(300, (1 if bench.quick else 16) << 20)
     with tempfile.TemporaryDirectory() as folder:
         forms: dict[str, tuple[Any, dict[str, Any], Callable[[Batch], object]]] = {
             "bytes": (rows.documents, {}, lambda batch: batch.arrow),

@@ -74,7 +74,7 @@ _numbers = count()
 def run(bench: Bench) -> None:
     from places import open_places  # noqa: PLC0415  (converting needs none of it)
 
-    events = {shape: _Events(length, (1 if bench.quick else 32) << 20) for shape, length in _LENGTHS.items()}
+    events = {shape: Events(length, (1 if bench.quick else 32) << 20) for shape, length in _LENGTHS.items()}
     for shape, given in events.items():
         _convert(bench, shape, given)
     with open_places() as places:
@@ -85,7 +85,7 @@ def run(bench: Bench) -> None:
     _memory(bench)
 
 
-class _Events:
+class Events:
     """The same rows in every form."""
 
     def __init__(self, length: int, size: int) -> None:
@@ -135,7 +135,7 @@ def _to_json(row: dict[str, Any]) -> bytes:
 # Converting
 
 
-def _convert(bench: Bench, shape: str, events: _Events) -> None:
+def _convert(bench: Bench, shape: str, events: Events) -> None:
     converter = RowConverter(events.schema)
     assert converter.convert(events.rows).table.equals(events.table)
     assert converter.convert(events.documents).table.equals(events.table)
@@ -181,7 +181,7 @@ def _read_json(documents: Sequence[bytes], schema: pa.Schema) -> pa.Table:
 # Producing
 
 
-def _produce(bench: Bench, shape: str, events: _Events, place: Place) -> None:
+def _produce(bench: Bench, shape: str, events: Events, place: Place) -> None:
     tables: dict[str, Callable[[], pa.Table]] = {
         "Arrow": lambda: pa.concat_tables([events.table] * _PASSES),
         "dicts": lambda: pa.Table.from_pylist(events.rows, events.schema),
@@ -207,7 +207,7 @@ def _produce(bench: Bench, shape: str, events: _Events, place: Place) -> None:
         _single_calls(bench, events, place)
 
 
-def _write(place: Place, events: _Events, calls: list[Any]) -> str:
+def _write(place: Place, events: Events, calls: list[Any]) -> str:
     """Make all calls durable in a new buffer, and return its name."""
     name = f"typed-{next(_numbers)}"
     with Producer(
@@ -231,7 +231,7 @@ def _put_bare(place: Place, make: Callable[[], pa.Table], files: int) -> None:
         list(pool.map(put, range(files)))
 
 
-def _single_calls(bench: Bench, events: _Events, place: Place) -> None:
+def _single_calls(bench: Bench, events: Events, place: Place) -> None:
     """Calls of one dict, until all are durable."""
     rows = events.rows[: 2_000 if bench.quick else 100_000]
     best = min(_time_calls(place, events, rows) for _ in range(3))
@@ -239,7 +239,7 @@ def _single_calls(bench: Bench, events: _Events, place: Place) -> None:
     bench.require("produce calls of one dict, 100,000 a second", len(rows) / best / 100_000, least=1.0)
 
 
-def _time_calls(place: Place, events: _Events, rows: list[dict[str, Any]]) -> float:
+def _time_calls(place: Place, events: Events, rows: list[dict[str, Any]]) -> float:
     before = time.process_time()
     _write(place, events, list(rows))
     return time.process_time() - before
@@ -275,7 +275,7 @@ def _batches(place: Place, name: str) -> list[BatchDescriptor]:
         return list(consumer.next_descriptors(10_000))
 
 
-def _read(bench: Bench, shape: str, events: _Events, place: Place) -> None:
+def _read(bench: Bench, shape: str, events: Events, place: Place) -> None:
     name = _write(place, events, events.calls("Arrow") * _PASSES)
     stored = _Stored(place, name, _batches(place, name))
     assert stored.read() == stored.read_bare() == _PASSES * len(events.rows)
@@ -300,7 +300,7 @@ def _read(bench: Bench, shape: str, events: _Events, place: Place) -> None:
     _sizes(bench, shape, events, stored)
 
 
-def _sizes(bench: Bench, shape: str, events: _Events, stored: _Stored) -> None:
+def _sizes(bench: Bench, shape: str, events: Events, stored: _Stored) -> None:
     """Bytes stored for an event, against plain Parquet files of the same rows with the same settings."""
     ours = sum(descriptor.size or 0 for descriptor in stored.descriptors)
     table = pa.concat_tables([events.table] * _PASSES)

@@ -40,7 +40,7 @@ def records_schema(rows: pa.Schema | None) -> pa.Schema:
     """Return the schema of `Batch.records` for rows of a schema; for entries of bytes if it is None."""
     if rows is None:
         return RECORDS_SCHEMA
-    return pa.schema([*rows, *(RECORDS_SCHEMA.field(name).with_name(added) for added, name in _ADDED.items())])
+    return pa.schema([*rows, *ADDED_SCHEMA])
 
 
 Span: TypeAlias = "tuple[BatchDescriptor, int, int]"

@@ -63,20 +63,27 @@ def values(kind: str, target: str) -> list[bytes]:
     path = Path(target.removeprefix("file://"))
     if not path.exists():
         return []
-    if kind == "callable":
-        return path.read_bytes().splitlines()
-    if kind == "delta":
-        try:
-            found: list[bytes] = DeltaTable(target).to_pyarrow_table()["value"].to_pylist()
-        except TableNotFoundError:
-            return []  # its folder is there before its first version
-        return found
-    if kind == "buffer":
-        return ROWS.read_all(Consumer(target))
-    if kind == "iceberg":
-        return values_in_iceberg(catalog_in(target))
-    files = ds.dataset(path)
+    read = {
+        "buffer": lambda: ROWS.read_all(Consumer(target)),
+        "callable": lambda: path.read_bytes().splitlines(),
+        "delta": lambda: values_in_delta(target),
+        "iceberg": lambda: values_in_iceberg(catalog_in(target)),
+        "parquet": lambda: values_in_parquet(path),
+    }
+    return read[kind]()
+
+
+def values_in_parquet(folder: Path) -> list[bytes]:
+    files = ds.dataset(folder)
     return [] if not files.files else files.to_table()["value"].to_pylist()
+
+
+def values_in_delta(target: str) -> list[bytes]:
+    try:
+        found: list[bytes] = DeltaTable(target).to_pyarrow_table()["value"].to_pylist()
+    except TableNotFoundError:
+        return []  # its folder is there before its first version
+    return found
 
 
 def values_in_iceberg(properties: dict[str, str]) -> list[bytes]:
