@@ -228,7 +228,7 @@ def _validate(array: pa.Array) -> None:
 
 
 def _is_ascii(text: pa.StringArray) -> bool:
-    """Return whether all bytes of all values are ASCII: ten times as fast as to check that each value is UTF-8."""
+    """Return whether all bytes of all values are ASCII, which is faster to find out than that each value is UTF-8."""
     text.validate()  # the first and the last offset
     _validity, offsets, data = text.buffers()
     if not len(text) or data is None:
