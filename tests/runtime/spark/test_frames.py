@@ -222,7 +222,7 @@ def test_hold_of_a_read_ends_after_its_time(spark: SparkSession, place: Place) -
     clock = ManualClock()
     read(spark, place.url, hold_for=60, clock=clock)
     assert len(head_of(place.open()).holds) == 1
-    wait_for(lambda: not (head_of(place.open()).holds or clock.advance(5)))
+    wait_for(lambda: not head_of(place.open()).holds or clock.advance(5))
     assert clock.monotonic() >= 60
 
 
