@@ -3,9 +3,9 @@
 python iceberg_child.py SOURCE TARGET LEDGER
 
 It reads commands, a line each, and forks a process for each runtime, so that one costs no time to import. `start SEED`
-starts one, which takes over the group. It writes `PID born`, `PID end ANSWER` after each commit, and `PID dies` before
-it kills itself in the middle of a call of the catalog. `reap PID` waits for its end and writes `PID reaped`. Each fault
-of the catalog is a line of the file LEDGER.
+starts one, which takes over the group. It writes `PID born`, `PID end ANSWER` after each commit, `PID ended` if it
+stops by itself, and `PID dies` before it kills itself in the middle of a call of the catalog. `reap PID` waits for its
+end and writes `PID reaped`. Each fault of the catalog is a line of the file LEDGER.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from runtime_child import COMBINING, GROUP, TABLE, catalog_in
 
-from forebay.buffer.base.errors import Fenced
+from forebay.buffer.base.errors import Fenced, StoreError
 from forebay.buffer.store import open_store
 from forebay.runtime import Commit, IcebergSink, Runtime, RuntimeConfig, Source
 from forebay.runtime.contract import Answer
@@ -110,8 +110,8 @@ def run(source: str, target: str, ledger: str, seed: int) -> None:
     say("born")
     try:
         Runtime([Source(store, group=GROUP, takeover=True)], sink, CONFIG).run(show_progress=False)
-    except Fenced:
-        say("fenced")
+    except (Fenced, StoreError):  # replaced, or a fault while it opened its source: a supervisor would start another
+        say("ended")
 
 
 def end_with(parent: int) -> None:
