@@ -236,7 +236,7 @@ def test_read_without_a_hold_needs_no_right_to_write(spark: SparkSession, weed: 
 
 
 def test_buffer_of_version_1_is_read_without_a_hold(spark: SparkSession, place: Place) -> None:
-    with Producer(place.url, profile="opendata") as producer:
+    with Producer(place.url, profile="opendata", manifest_path="manifest") as producer:
         producer.produce([b"a", b"b"])
     assert rows(read(spark, place.url)) == [(b"a",), (b"b",)]
     with pytest.raises(Unsupported, match="has no holds"):
