@@ -45,6 +45,8 @@ _VALUE_BYTES: Final = 64
 """About what a value in a dict takes beside its text."""
 _CONVERTED_ROWS: Final = 128
 """Number of dicts in a call from which converting them costs less than copying them to convert them later."""
+_COUNTED_BYTES: Final = 1 << 20
+"""Size of an Arrow call from which its bytes are always counted exactly."""
 _CALL_BYTES: Final = 200
 """About what a call takes beside its rows."""
 _TEXT: Final = frozenset({str, bytes})
@@ -131,7 +133,7 @@ def check_rows(rows: Rows, metadata: bytes, time_ms: int, *, converter: RowConve
         size = len(rows)
         kept = [rows]
     elif isinstance(rows, pa.Table | pa.RecordBatch):
-        count, size = rows.num_rows, rows.nbytes
+        count, size = rows.num_rows, _size_of(rows)
         if rows.get_total_buffer_size() > 2 * size:
             try:
                 kept = rows.take(pa.arange(0, count))  # a slice would keep the rest of its table in memory
@@ -158,6 +160,20 @@ def check_rows(rows: Rows, metadata: bytes, time_ms: int, *, converter: RowConve
             "calls"
         )
     return RowCall(kept, count, metadata, time_ms, size, size + _CALL_BYTES + len(metadata), error=error)
+
+
+def _size_of(rows: pa.Table | pa.RecordBatch) -> int:
+    """Return about what the rows take: exactly if they are large, or part of something larger.
+
+    To count exactly takes 35 to 60 µs. The size of the buffers is known at once, and is the same unless the rows are a
+    slice, which the first column shows.
+    """
+    total: int = rows.get_total_buffer_size()
+    if total <= _COUNTED_BYTES and rows.num_columns:
+        first = rows.column(0)
+        if first.get_total_buffer_size() <= 2 * first.nbytes:
+            return total
+    return int(rows.nbytes)
 
 
 def _copy_rows(rows: Sequence[Any]) -> tuple[list[Any], int]:
@@ -247,6 +263,7 @@ class FilledRows:
         given = [call.rows for call in fitting]
         try:
             found = self.converter.convert(given)
+            del given  # the rows are in memory a second time now
             table = present(found.table, self.format.stored)
         except pa.ArrowException as error:
             raise InvalidInput(f"these rows cannot be converted: {error}") from error
