@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
 from enum import IntEnum
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any, Self
 
     from forebay.buffer.base.errors import ForebayError
@@ -74,22 +75,18 @@ class VerifyReport:
     """Of a topic: each partition's own report. The topic's is their sum, with keys from the topic's URL on."""
 
     @classmethod
-    def of_topic(cls, url: str, deep: bool, partitions: tuple[Self, ...]) -> Self:
-        """Sum the partitions' reports up."""
+    def of_topic(cls, url: str, deep: bool, partitions: tuple[Self, ...], corrupt: Sequence[Finding] = ()) -> Self:
+        """Sum the partitions' reports up, and add what is `corrupt` of the topic itself."""
         found = (
             replace(finding, key=f"{part.url.removeprefix(f'{url}/')}/{finding.key}")
             for part in partitions
             for finding in part.findings
         )
         counts = ("batches", "entries", "segments", "groups", "missing", "corrupt", "contradictory", "orphaned")
-        return cls(
-            url,
-            deep,
-            None,
-            findings=tuple(islice(found, REPORTED_FINDINGS)),
-            partitions=partitions,
-            **{name: sum(getattr(part, name) for part in partitions) for name in counts},
-        )
+        sums = {name: sum(getattr(part, name) for part in partitions) for name in counts}
+        sums["corrupt"] += len(corrupt)
+        findings = tuple(islice(chain(corrupt, found), REPORTED_FINDINGS))
+        return cls(url, deep, None, findings=findings, partitions=partitions, **sums)
 
     @property
     def severity(self) -> Severity:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from forebay.buffer.base.errors import ForebayError, InvalidInput
 from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.inspect.findings import Finding, Severity, VerifyReport
-from forebay.buffer.inspect.verify_buffer import BufferVerification
+from forebay.buffer.inspect.verify_buffer import BufferVerification, damaged_schemas
 from forebay.buffer.manifest import Queue
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 from forebay.buffer.store.base import check_key
@@ -71,7 +71,8 @@ def verify(
 
     def verify_topic() -> VerifyReport:
         # One after the other: memory stays bounded by `max_concurrent_fetches`.
-        partitions = tuple(verify_partition(partition) for partition in Topic(store, clock=clock).stores())
-        return VerifyReport.of_topic(store.url, deep, partitions)
+        topic = Topic(store, clock=clock)
+        partitions = tuple(verify_partition(partition) for partition in topic.stores())
+        return VerifyReport.of_topic(store.url, deep, partitions, damaged_schemas(store, topic.record.schemas, clock))
 
     return buffer_or_topic(lambda: verify_buffer(store), verify_topic)

@@ -24,14 +24,14 @@ from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.read.missing import check_still_listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.manifest import Queue, State
     from forebay.buffer.manifest.nodes import Ref
-    from forebay.buffer.store import ObjectInfo
+    from forebay.buffer.store import ObjectInfo, ObjectStore
 
 
 class BufferVerification:
@@ -243,12 +243,8 @@ class BufferVerification:
                 self._add_finding("corrupt", key, str(error))
 
     def _check_schemas(self, state: State) -> None:
-        schemas = Schemas(self._store, clock=self._clock or SystemClock())
-        for schema_id in state.schemas:
-            try:
-                schemas.load(schema_id)
-            except Corrupt as error:
-                self._add_finding("corrupt", schema_key(schema_id), str(error))
+        for finding in damaged_schemas(self._store, state.schemas, self._clock):
+            self._add_finding(finding.kind, finding.key, finding.what)
 
     def _check_acked(self, state: State, key: str, acked: int) -> None:
         if acked + 1 < state.first_sequence and not state.dropped:
@@ -270,3 +266,14 @@ class BufferVerification:
                     "the next collection deletes it" if below else "an upload under way, or a later collection's"
                 )
                 self._keep_finding("orphaned", found.key, f"the manifest does not list it: {next_time}")
+
+
+def damaged_schemas(store: ObjectStore, ids: Iterable[str], clock: Clock | None) -> list[Finding]:
+    """Return a finding for each schema of a history that is missing or damaged."""
+    schemas, found = Schemas(store, clock=clock or SystemClock()), []
+    for schema_id in ids:
+        try:
+            schemas.load(schema_id)
+        except Corrupt as error:
+            found.append(Finding("corrupt", schema_key(schema_id), str(error)))
+    return found

@@ -111,7 +111,8 @@ def run(
     metrics_port: int | None,
 ) -> None:
     """Read the sources that the file JOB names with many workers, and commit them to its sink."""
-    sys.path.insert(0, str(Path.cwd()))  # where a job's function is looked for
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # where a job's function is looked for
     if dry_run:
         show_plan(read_job(job, storage_options), clock=session.clock, as_json=as_json)
         return

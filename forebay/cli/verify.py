@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from forebay.buffer.inspect.verify import verify as verify_buffer
@@ -30,7 +32,10 @@ def verify(target: Target, as_json: bool, shallow: bool) -> int:
     report = verify_buffer(
         target.open(), deep=not shallow, manifest_path=target.manifest_path, data_prefix=target.data_prefix
     )
-    for part in report.partitions or (report,):
+    parts = list(report.partitions)
+    if not parts or any(found.key.startswith("schemas/") for found in report.findings):
+        parts.append(replace(report, partitions=()))  # of a topic, only if something of its own is damaged
+    for part in parts:
         if as_json:
             write_json(part.as_json())
         elif part.error is None:

@@ -424,6 +424,18 @@ def test_command_checks_every_partition_of_a_topic(capsys: pytest.CaptureFixture
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
+def test_schema_of_a_topic_that_is_missing_is_damage(capsys: pytest.CaptureFixture[str]) -> None:
+    store = MemoryStore("memory://verify-typed-topic")
+    create_topic(store, 2, schema=_ROWS)
+    assert verify(store).severity is Severity.OK
+    (found,) = store.list("schemas/")
+    store.delete([found.key])
+    report = verify(store)
+    assert (report.corrupt, [finding.key for finding in report.findings]) == (1, [found.key])
+    assert main(["verify", store.url]) == 1
+    assert found.key in capsys.readouterr().out
+
+
 def test_consumer_reads_what_verify_calls_ok(native: MemoryStore) -> None:
     append(native, 3)
     assert verify(native).severity is Severity.OK
