@@ -119,14 +119,14 @@ class Scan:
 
     def __init__(
         self,
-        url: str,
+        name: str,
         schema: pa.Schema,
         ranges: Sequence[ListedRange],
         *,
         typed: pa.Schema | None,
         clock: Clock | None = None,
     ) -> None:
-        self.url = url
+        self.url = name
         """The buffer or topic."""
         self.schema = schema
         """The columns of every record batch."""

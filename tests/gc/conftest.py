@@ -20,6 +20,8 @@ from forebay.gc import Collector
 from forebay.testing import ManualClock
 
 GRACE = 600.0
+_PLAIN = str.maketrans("[]", "__")
+"""Brackets, as in the name of a test with parameters, make no URL."""
 
 
 class Pool:
@@ -105,7 +107,7 @@ class Pool:
 
 def make_pool(name: str, state: State) -> Pool:
     clock = ManualClock()
-    store = MemoryStore(f"memory://{name}", clock=clock)
+    store = MemoryStore(f"memory://{name.translate(_PLAIN)}", clock=clock)
     store.create("manifest", state.to_bytes())
     return Pool(store, clock)
 

@@ -161,7 +161,7 @@ def test_process_killed_at_a_store_call_loses_nothing_it_reported(
 ) -> None:
     url = f"file://{tmp_path}/buffer"
     child = subprocess.run(
-        [sys.executable, "-c", KILLED, url, str(number), fault, profile, str(Path(__file__).parent), kind.name],
+        [sys.executable, "-c", KILLED, url, str(number), fault, profile, str(Path(__file__).parent.parent), kind.name],
         capture_output=True,
         text=True,
         check=False,

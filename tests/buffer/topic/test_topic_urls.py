@@ -87,6 +87,7 @@ TAKING: dict[str, Callable[[MemoryStore], Any]] = {
     "create_topic": lambda store: forebay.buffer.create_topic(store, 3),
     "describe_topic": forebay.buffer.describe_topic,
     "hold": lambda store: forebay.hold(store).close(),
+    "scan": lambda store: forebay.scan(store).to_table(),
     "read_range": lambda store: list(forebay.buffer.read_range(store)),
     "Collector": lambda store: forebay.gc.Collector(store).collect_once(),
     "open_store": lambda store: forebay.open_store(store.url),
