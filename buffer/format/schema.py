@@ -236,7 +236,10 @@ def widen(old: pa.Schema, new: pa.Schema) -> pa.Schema:
     refused = [change for change in changes if change.kind == "incompatible"]
     if refused:
         more = f", and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
-        raise InvalidInput(f"the schemas do not fit together: {'; '.join(map(str, refused[:_SHOWN]))}{more}")
+        raise InvalidInput(
+            f"this schema does not fit the present one: {'; '.join(map(str, refused[:_SHOWN]))}{more}. Keep the "
+            "present type, or add a column with a new name"
+        )
     return pa.schema(fields)
 
 

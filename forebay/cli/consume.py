@@ -32,17 +32,17 @@ _POLL_SECONDS: Final = 1.0
     epilog="""\
 \b
 examples:
-  forebay consume s3://lake/clicks --group etl                   what the group has not seen, then end
+  forebay consume s3://lake/clicks --group etl                   print what is new to the group, then end
   forebay consume s3://lake/clicks --group etl --follow          and wait for more
   forebay consume s3://lake/clicks --group new --from latest --format json
-  forebay consume s3://lake/rows --group etl --format table      rows of a typed buffer; else as JSON
+  forebay consume s3://lake/rows --group etl --format table      rows of a typed buffer as a table
 
-A batch is acknowledged once it is printed. That is stored within a second, and at the end. Opening the reader takes it
-from the one that has it: `tail` only looks."""
+A batch is acknowledged after it is printed. Acknowledgements are stored within a second, and at the end. If another
+process reads as this group, this command takes over from it. Use `tail` to look without taking over."""
 )
 @takes_url
 @format_option
-@click.option("--group", metavar="NAME", help="A named reader, made if it is not there; else the unnamed one.")
+@click.option("--group", metavar="NAME", help="Name of the reader, which is created if it does not exist. By default the unnamed reader.")
 @click.option(
     "--from",
     "start",
@@ -50,7 +50,7 @@ from the one that has it: `tail` only looks."""
     help="Where a new group starts: earliest (the default), latest, a sequence, or a time such as 2026-01-31T12:00Z.",
 )
 @click.option("--follow", "-f", is_flag=True, help="Wait for more, until interrupted.")
-@click.option("--max-batches", type=click.IntRange(1), metavar="N", help="End after so many batches.")
+@click.option("--max-batches", type=click.IntRange(1), metavar="N", help="Maximum number of batches to print.")
 def consume(
     target: Target,
     *,
@@ -60,7 +60,7 @@ def consume(
     follow: bool,
     max_batches: int | None,
 ) -> None:
-    """Print what comes next for a reader of a buffer or topic, and acknowledge it."""
+    """Print what a reader of a buffer or topic has not acknowledged yet, and acknowledge it."""
     if start is not None and group is None:
         raise InvalidInput("--from says where a new group starts: name it with --group")
     writer = EntryWriter(as_format)
@@ -99,12 +99,12 @@ def _open_consumer(
 examples:
   forebay tail s3://lake/clicks
   forebay tail s3://lake/clicks -n 100 --follow --format json | jq .value
-  forebay tail s3://lake/rows --format table                 rows of a typed buffer; else as JSON"""
+  forebay tail s3://lake/rows --format table                 rows of a typed buffer as a table"""
 )
 @takes_url
 @format_option
 @click.option(
-    "--entries", "-n", type=click.IntRange(0), default=10, show_default=True, help="How many, of each buffer."
+    "--entries", "-n", type=click.IntRange(0), default=10, show_default=True, help="Number of entries to print; of a topic, for each partition."
 )
 @click.option("--follow", "-f", is_flag=True, help="Print what is appended from now on too, until interrupted.")
 def tail(target: Target, *, as_format: str, entries: int, follow: bool) -> None:

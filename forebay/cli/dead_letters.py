@@ -84,11 +84,11 @@ def show(target: Target, *, letter: str, as_json: bool) -> None:
 @dead_letters.command(
     epilog="""\
 Without LETTERs, a group of the dead-letter buffer remembers what was replayed. Only newer letters are replayed. If a
-replay is interrupted, repeat it until it ends: nothing is written twice (into a version 1 buffer, something may be).
+replay is interrupted, repeat it: nothing is written twice, except perhaps in a version 1 buffer.
 LETTERs that are named are replayed each time.
 
-All readers of the buffer get the entries, also those that could use them before. --to another buffer avoids that.
-Letters of objects that could not be read hold no entries, and are left out.
+All groups of the source read the entries again, including groups that could decode them the first time. To avoid that,
+write to another buffer with --to. Letters of objects that could not be read hold no entries, and are left out.
 
 \b
 examples:

@@ -45,8 +45,9 @@ def infer_schema(documents: Sequence[bytes], noun: str = "line") -> pa.Schema:
         raise InvalidInput(f"no schema can be inferred, since the input is empty; {_INSTEAD}")
     found: pa.DataType = pa.struct([])
     for number, document in enumerate(documents, 1):
+        value = _decode(document, f"{noun} {number}")
         try:
-            found = _merge(found, _type_of(_decode(document), "", 0), "")
+            found = _merge(found, _type_of(value, "", 0), "")
         except Misfit as misfit:
             raise InvalidInput(f"no schema can be inferred: {noun} {number}, {misfit}; {_INSTEAD}") from misfit
     try:
@@ -57,13 +58,17 @@ def infer_schema(documents: Sequence[bytes], noun: str = "line") -> pa.Schema:
         ) from error
 
 
-def _decode(document: bytes) -> dict[str, Any]:
+def _decode(document: bytes, name: str) -> dict[str, Any]:
+    why = ""
     try:
         value = msgspec.json.decode(document)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Misfit("", "exactly one JSON object", f"{show(document)}: {error}") from error
+        value, why = None, f": {error}"
     if not isinstance(value, dict):
-        raise Misfit("", "exactly one JSON object", show(document))
+        raise InvalidInput(
+            f"no schema can be inferred: {name} is not exactly one JSON object, but {show(document)}{why}; correct it, "
+            "or leave out --infer to write bytes"
+        )
     return value
 
 

@@ -139,16 +139,15 @@ def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any], *, is_dry_run
         table, given = _needed(path, wanted.table, "table"), _needed(path, wanted.catalog, "catalog")
         catalog = open_catalog(given, read_only=True)[0] if is_dry_run else given
         return IcebergSink(catalog, table, merge_schema=wanted.merge_schema, **settings)
+    if wanted.kind not in ("parquet", "delta", "buffer"):
+        raise InvalidInput(f"{path}: a sink's kind is parquet, delta, iceberg, buffer or function, not {wanted.kind!r}")
     url = _needed(path, wanted.url, "url")
     options = options_for(url, options)
-    match wanted.kind:
-        case "parquet":
-            return ParquetSink(url, by_date=wanted.by_date, storage_options=options, **settings)
-        case "delta":
-            return DeltaSink(url, merge_schema=wanted.merge_schema, storage_options=options, **settings)
-        case "buffer":
-            return BufferSink(url, storage_options=options, **settings)
-    raise InvalidInput(f"{path}: a sink's kind is parquet, delta, iceberg, buffer or function, not {wanted.kind!r}")
+    if wanted.kind == "parquet":
+        return ParquetSink(url, by_date=wanted.by_date, storage_options=options, **settings)
+    if wanted.kind == "delta":
+        return DeltaSink(url, merge_schema=wanted.merge_schema, storage_options=options, **settings)
+    return BufferSink(url, storage_options=options, **settings)
 
 
 def _make_decoder(path: Path, wanted: _Decoder | None) -> Decoder:
@@ -184,7 +183,7 @@ def _read_schema(path: Path, wanted: _Decoder) -> pa.Schema:
 
 def _needed(path: Path, value: Any, name: str) -> Any:
     if value is None:
-        raise InvalidInput(f"{path}: this [sink] needs {name}")
+        raise InvalidInput(f"{path}: this kind of [sink] needs {name}; `forebay run --help` shows a job")
     return value
 
 

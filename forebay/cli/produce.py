@@ -51,9 +51,9 @@ examples:
   forebay produce s3://lake/rows events.jsonl --infer
   forebay produce s3://lake/rows events.jsonl --schema clicks.toml
 
-A typed buffer holds rows of a schema: each line is a JSON object that fits it. --schema or --infer makes a typed buffer
-where there is none; one that is there needs neither. A schema file in TOML has a line for each column, such as
-user = "int64 not null". The command ends at the first line that does not fit, and those before it are stored.
+A typed buffer holds rows of a schema: each line is a JSON object that fits it. --schema or --infer creates one; an
+existing one needs neither. A schema file in TOML has a line for each column, such as user = "int64 not null". The
+command ends at the first line that does not fit; the lines before it are durable.
 
 It ends when everything is durable, or at the first batch that cannot be stored. Ctrl-C and SIGTERM store what was read
 so far. Exit status: 0 all is durable, 2 some of it is not, 130 interrupted."""
@@ -61,12 +61,12 @@ so far. Exit status: 0 all is durable, 2 some of it is not, 130 interrupted."""
 @takes_url
 @json_option
 @click.argument("file", type=click.File("rb"), default="-")
-@schema_option("Columns of the rows, to make a typed buffer or to check them against one.")
+@schema_option("Columns of the rows, to create a typed buffer, or to compare with those of an existing one.")
 @click.option(
     "--infer",
     is_flag=True,
     help=f"Choose the schema of a new typed buffer from the first {_SAMPLE_LINES} lines or the first MiB of the input, "
-    "and print it. Nothing is written before that much was read, or the input ends.",
+    "and print it. Nothing is written until these lines are read.",
 )
 @click.option(
     "--length-prefixed", is_flag=True, help="Entries are bytes after a 4-byte little-endian length, instead of lines."
@@ -219,8 +219,8 @@ class _Lines:
         said = str(converted.failures[at]).removeprefix("row 0, ")  # each line is a call of one row
         what = f"{self._noun} {before + 1}"
         self.misfit = InvalidInput(
-            f"{what}, {said}. Everything before it is durable; it and everything after it was not written: mend it, "
-            f"and continue with {what}"
+            f"{what}, {said}. All {self._noun}s before it are durable; it and those after it were not written. Correct "
+            f"it, or change the schema (`forebay schema evolve`), and continue with {what}"
         )
         return converted.table.slice(0, at)
 

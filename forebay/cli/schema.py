@@ -88,7 +88,7 @@ there would not fit. A schema cannot be narrowed again."""
 def evolve(
     target: Target, *, as_json: bool, columns: tuple[tuple[str, str], ...], schema: pa.Schema | None, apply: bool
 ) -> None:
-    """Add columns to the schema, or widen their types, for good. Producers and readers may go on meanwhile."""
+    """Add columns to the schema, or widen their types, permanently. Producers and readers can keep running."""
     if bool(columns) == (schema is not None):
         raise InvalidInput("say what to change: either --column NAME TYPE, once or more, or --schema FILE")
     store, path = target.open(), target.manifest_path

@@ -53,14 +53,14 @@ _CREATED_WITH: Final = {
 
 
 class IcebergSink(Sink):
-    """Appends to an Iceberg table, **exactly once**: each snapshot that is written says how far its reader has come.
+    """Appends to an Iceberg table, **exactly once**: each commit stores the reader's position too.
 
     The position is a table property and part of the snapshot's summary, and is written in the same commit as the rows.
     The commit requires that the table's newest snapshot is the one that was looked at. So of two runtimes, of a retry
     and of a request that arrives late, one is applied. pyiceberg's own retry is not used: it would append again after
     the position has moved. If the table was rolled back behind the position, the runtime halts (rfcs/0011).
 
-    The table and its namespace are created if there is none; to have the table partitioned, create it beforehand.
+    The sink creates the table and its namespace if there are none. To have a partitioned table, create it beforehand.
     Columns of the table that the rows lack are null. Values are converted to the types of the table's columns if that
     does not change them; else the rows are poison.
 
@@ -73,8 +73,8 @@ class IcebergSink(Sink):
             to long, float to double, decimals to more digits); and make required columns optional that may be null in
             the rows: all in the commit that adds the rows. If not, a new column halts the runtime, and values that do
             not fit are poison.
-        combining: how batches of a group are put together into one commit; None for one batch each. More commits make
-            each of them dearer: the default is one a minute.
+        combining: how batches of a group are put together into one commit; None for one batch each. The more
+            commits, the more each of them costs: the default is one a minute.
         random: where the names of attempts come from.
     """
 
@@ -338,6 +338,13 @@ def open_catalog(catalog: Catalog | str | Mapping[str, Any], *, read_only: bool 
         raise InvalidInput(
             f"catalog {name!r} cannot be opened: {_one_line(error)}. Give its properties, such as type and uri, or put "
             "them into pyiceberg's configuration (.pyiceberg.yaml)"
+        ) from None
+    except Exception as error:
+        if not _is_trouble(error):
+            raise
+        raise Unavailable(
+            f"catalog {name!r} does not answer: {type(error).__name__}: {_one_line(error)[:400]}. Check its uri and "
+            "credentials, and that it is running"
         ) from None
 
 

@@ -55,7 +55,7 @@ def find_left_files(
     clock: Clock | None = None,
 ) -> list[LeftFile]:
     """Return the files of failed attempts, and of those under way. Only those that are `Fate.ORPHAN` may be deleted."""
-    opened, is_owned = open_catalog(catalog)
+    opened, is_owned = open_catalog(catalog, read_only=True)
     now = (clock or SystemClock()).now_ms() / 1000
     try:
         loaded = _load(opened, table)
@@ -83,7 +83,7 @@ def find_left_files(
 
 def delete_orphans(catalog: Catalog | str | Mapping[str, Any], table: str, files: Iterable[LeftFile]) -> int:
     """Delete those that are `Fate.ORPHAN`, and return how many."""
-    opened, is_owned = open_catalog(catalog)
+    opened, is_owned = open_catalog(catalog, read_only=True)
     try:
         io = _load(opened, table).io
         orphans = [file for file in files if file.fate is Fate.ORPHAN]
@@ -108,7 +108,9 @@ def _load(catalog: Catalog, table: str) -> Table:
     try:
         return catalog.load_table(table)
     except NoSuchTableError:
-        raise NotFound(f"catalog {catalog.name} has no table {table}") from None
+        raise NotFound(
+            f"catalog {catalog.name!r} has no table {table}: check the table's name, and the catalog's name and uri"
+        ) from None
 
 
 def _position(table: Table, reader: str) -> int:

@@ -180,8 +180,8 @@ def meet(table: pa.Schema, rows: pa.Schema, table_format: TableFormat, *, merge:
     unknown = ", ".join(found.path for found in meeting.others if found.kind == "added")
     if unknown:  # guard: add no column unless asked
         raise DoesNotFit(
-            f"the table has no column {unknown}: have it added with merge_schema=True (in a job file, "
-            "merge_schema = true), or let the decoder leave it out"
+            f"the table has no column {unknown}: add it with merge_schema=True (in a job file, merge_schema = "
+            "true), or leave it out of the decoder's columns"
         )
     return Meeting(columns, tuple(meeting.changes), tuple(meeting.others))
 

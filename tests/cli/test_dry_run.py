@@ -86,7 +86,7 @@ def test_job_that_would_be_refused_is_refused_with_the_same_words(
     job = write_job(tmp_path, delta(tmp_path))
     for arguments in (["--dry-run"], ["--until-caught-up"]):
         assert main(["run", job, *arguments]) == 2
-        assert "the table has no column page: have it added with merge_schema=True" in capsys.readouterr().err
+        assert "the table has no column page: add it with merge_schema=True" in capsys.readouterr().err
 
 
 def test_source_that_was_never_written_to_is_named_and_not_made(

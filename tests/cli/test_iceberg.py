@@ -49,6 +49,13 @@ def test_young_files_are_kept_by_default(options: list[str], capsys: pytest.Capt
     assert all(Path(line["location"].removeprefix("file://")).exists() for line in lines)
 
 
+def test_mistyped_catalog_is_an_error_and_creates_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "catlog.db"
+    assert main(["iceberg", "orphans", TABLE, "--property", "type=sql", "--property", f"uri=sqlite:///{missing}"]) == 2
+    assert "has no table lake.clicks: check the table's name" in capsys.readouterr().err
+    assert not missing.exists()
+
+
 def test_catalog_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["iceberg", "orphans", TABLE]) == 2
     assert "give --catalog NAME or the catalog's --property" in capsys.readouterr().err

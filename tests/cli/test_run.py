@@ -155,6 +155,7 @@ def test_row_of_a_typed_source_that_the_table_refuses_becomes_a_letter_that_can_
         ("[[sources]]\nurl = 'memory://x'\nspeed = 1\n[sink]\nkind = 'parquet'", "unknown field `speed`"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'kafka'\nurl = 'x'", "not 'kafka'"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'parquet'", "needs url"),
+        ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'icebrg'\ntable = 'a.b'", "not 'icebrg'"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'function'\nfunction = 'no.such:thing'", "cannot be loaded"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'function'\nfunction = 'json'", "module:function"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'iceberg'\ntable = 'a.b'", "needs catalog"),

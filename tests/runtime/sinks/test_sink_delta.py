@@ -203,7 +203,7 @@ N = pa.array([1], pa.int32())
 @pytest.mark.parametrize(
     ("rows", "reason", "poison"),
     [
-        (pa.table({"n": N, "other": [1]}), r"no column other: have it added with merge_schema=True", False),
+        (pa.table({"n": N, "other": [1]}), r"no column other: add it with merge_schema=True", False),
         (pa.table({"text": ["a"]}), "n must not be null, and the rows have no such column", False),
         (pa.table({"n": [[1]]}), "n: conflict, int32 to list<.*>: let the decoder give", True),
         (

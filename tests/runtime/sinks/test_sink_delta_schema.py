@@ -83,7 +83,7 @@ def test_without_merge_schema_a_new_column_halts_and_says_how(url: str) -> None:
     DeltaSink(url).commit(commit_of(A))
     answer = DeltaSink(url).commit(commit_of(A_B, 1))
     assert isinstance(answer, Fatal)
-    assert "no column b: have it added with merge_schema=True" in answer.reason
+    assert "no column b: add it with merge_schema=True" in answer.reason
     assert not answer.poison
     assert rows_of(url) == [{"a": 1}]
 
@@ -241,7 +241,7 @@ def test_plan_lists_every_difference(url: str) -> None:
 
 def test_plan_refuses_a_new_column_without_merge_schema(url: str) -> None:
     DeltaSink(url).commit(commit_of(A))
-    with pytest.raises(InvalidInput, match="no column b: have it added with merge_schema=True"):
+    with pytest.raises(InvalidInput, match="no column b: add it with merge_schema=True"):
         DeltaSink(url).plan(A_B.schema)
 
 

@@ -553,7 +553,7 @@ def test_nested_rows_are_written(catalog: Catalog, sink: IcebergSink) -> None:
 @pytest.mark.parametrize(
     ("rows", "reason", "poison"),
     [
-        (pa.table({"n": [1], "other": [1]}), "no column other: have it added with merge_schema=True", False),
+        (pa.table({"n": [1], "other": [1]}), "no column other: add it with merge_schema=True", False),
         (pa.table({"text": ["a"]}), "n must not be null, and the rows have no such column", False),
         (pa.table({"n": [[1]]}), "n: conflict, int64 to list<.*>: let the decoder give", True),
         (pa.table({"n": pa.array([1 << 63], pa.uint64())}), "found uint64: Integer value .* not in range", True),
@@ -636,6 +636,16 @@ def test_what_cannot_be_opened_is_refused_with_a_hint(tmp_path: Path) -> None:
         IcebergSink("nowhere", TABLE)
     with pytest.raises(InvalidInput, match="has no namespace"):
         IcebergSink(properties(tmp_path), "clicks")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"type": "rest", "uri": "http://127.0.0.1:9"}, {"type": "sql", "uri": "sqlite:////no/such/folder/catalog.db"}],
+    ids=["rest", "sql"],
+)
+def test_catalog_that_does_not_answer_is_named_with_what_to_check(given: dict[str, str]) -> None:
+    with pytest.raises(Unavailable, match=r"catalog 'lake' does not answer: .* Check its uri"):
+        IcebergSink({**given, "name": "lake"}, TABLE)
 
 
 @pytest.mark.parametrize("found", [None, "0.11.1", "0.13.0"])

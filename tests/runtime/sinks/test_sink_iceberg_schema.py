@@ -80,7 +80,7 @@ def test_without_merge_schema_a_new_column_halts_and_wider_values_are_poison(cat
     sink.commit(commit_of(A))
     answer = sink.commit(commit_of(WIDER, 1))
     assert isinstance(answer, Fatal)
-    assert "no column b, at: have it added with merge_schema=True" in answer.reason
+    assert "no column b, at: add it with merge_schema=True" in answer.reason
     answer = sink.commit(commit_of(pa.table({"a": [1, 1 << 40]}), 1))
     assert isinstance(answer, Fatal)
     assert (answer.poison, list(answer.rows)) == (True, [1])
@@ -197,7 +197,7 @@ def test_plan_refuses_what_can_never_be_committed(catalog: Catalog) -> None:
     with pytest.raises(InvalidInput, match=r"column t: duration\[s\] cannot be stored"):
         sink.plan(pa.schema([("t", pa.duration("s"))]))
     sink.commit(commit_of(A))
-    with pytest.raises(InvalidInput, match="no column b: have it added with merge_schema=True"):
+    with pytest.raises(InvalidInput, match="no column b: add it with merge_schema=True"):
         sink.plan(pa.schema([("a", pa.int32()), ("b", pa.string())]))
 
 
