@@ -335,9 +335,10 @@ def open_catalog(catalog: Catalog | str | Mapping[str, Any], *, read_only: bool 
     try:
         return load_catalog(name, **given), True
     except ValueError as error:
+        said = _without_secrets(_one_line(error), given)
         raise InvalidInput(
-            f"catalog {name!r} cannot be opened: {_without_secrets(_one_line(error), given)}. Give its properties, such as type and uri, or put "
-            "them into pyiceberg's configuration (.pyiceberg.yaml)"
+            f"catalog {name!r} cannot be opened: {said}. Give its properties, such as type and uri, or put them into "
+            "pyiceberg's configuration (.pyiceberg.yaml)"
         ) from None
 
 

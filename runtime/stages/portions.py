@@ -111,7 +111,7 @@ class Portion:
         (whole,) = self._tables  # `commit` has joined them
         rows = pa.concat_tables([whole.slice(start + part.start, len(part)) for part in kept])
         try:
-            decoded = self._join([whole.slice(0, 0), decoder(batch.select(kept))])
+            decoded = self._join([whole.slice(0, 0), decoder(batch.select(kept))]).select(whole.column_names)
         except NOT_THE_DATA:
             raise
         except Exception:  # noqa: BLE001 - a decoder may raise anything

@@ -112,6 +112,19 @@ def test_no_row_is_lost_if_one_entry_has_no_rows_and_another_has_two() -> None:
     assert letters_of(letters) == entries
 
 
+def test_single_rows_of_batches_of_several_schema_versions_become_letters() -> None:
+    store, letters = MemoryStore("memory://poison-versions"), MemoryStore("memory://poison-letters-10")
+    old = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("x", pa.int32())])
+    new = pa.schema([pa.field("page", pa.string()), pa.field("x", pa.float64()), pa.field("id", pa.int64())])
+    for schema, first in ((old, 0), (new, 1 << 40)):
+        with Producer(store, schema=schema, evolve=True) as producer:
+            producer.produce([{"id": first + number, "x": 1} for number in range(3)]).result()
+    picky = Picky()
+    land(store, picky, letters)
+    assert picky.landed == [0, 2, 1 << 40, (1 << 40) + 2]
+    assert len(letters_of(letters)) == 2
+
+
 def test_rows_with_nan_that_the_sink_takes_land() -> None:
     store, letters = MemoryStore("memory://poison-nan"), MemoryStore("memory://poison-letters-9")
     with Producer(store, schema=pa.schema([*SCHEMA, pa.field("x", pa.float64())])) as producer:
