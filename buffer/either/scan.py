@@ -86,7 +86,8 @@ def scan(
         since, until = check_place(since), check_place(until)
         queues = [found.open_queue(number, "scan") for number in range(found.partitions)]
     ranges = in_parallel(lambda queue: ListedRange(queue, since, until), queues)
-    ids = found.record.schemas if isinstance(found, Topic) else ranges[0].state.schemas
+    # guard: take the topic's schema after the batches, so that none is of a newer version
+    ids = found.refresh().schemas if isinstance(found, Topic) else ranges[0].state.schemas
     typed = Schemas(found.store, clock=clock or SystemClock()).load(ids[-1]) if ids else None
     if typed is not None:
         known, default = pa.schema([*typed, *ADDED_SCHEMA]), typed

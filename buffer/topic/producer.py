@@ -212,7 +212,7 @@ class TopicProducer(AsyncClosing):
         self._check_open()
         self._look_for_partitions()
         partitions = self._topic.partitions
-        parts = split_rows(rows, column, partitions)
+        parts = split_rows(rows, column, partitions, self._rows.schema)
         calls = {number: self._check_call(part, metadata, self._clock.now_ms()) for number, part in parts.items()}
         handles: dict[int, ProduceHandle | ForebayError] = {}
         for number, call in calls.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -43,7 +44,9 @@ _MAX_ATTEMPTS: Final = 4
 """Maximum number of attempts of one call while others write to the table too."""
 FILE_MARK: Final = "forebay."
 """Names of files that the sink writes have this, then the commit's identity and the attempt."""
-_SECRET_WORDS: Final = ("secret", "token", "credential", "password", "access-key")
+_SECRET_WORDS: Final = ("secret", "token", "credential", "password", "key", "authorization", "connection-string")
+_USER: Final = re.compile(r"(?<=://)[^/\s]*@")
+"""User and password in a URL."""
 _CREATED_WITH: Final = {
     "commit.manifest-merge.enabled": "true",
     "write.metadata.delete-after-commit.enabled": "true",
@@ -241,11 +244,8 @@ class IcebergSink(Sink):
             self._catalog._delete_old_metadata(table.io, table.metadata, committed)  # noqa: SLF001
 
     def _describe(self, error: Exception) -> str:
-        text = f"{self.table}: {type(error).__name__}: {_one_line(error)}"
-        for name, value in self._catalog.properties.items():
-            if any(word in name.lower() for word in _SECRET_WORDS) and value:
-                text = text.replace(str(value), "***")
-        return text[:400]
+        said = _without_secrets(_one_line(error), self._catalog.properties)
+        return f"{self.table}: {type(error).__name__}: {said}"[:400]
 
 
 class _Attempt:
@@ -335,9 +335,10 @@ def open_catalog(catalog: Catalog | str | Mapping[str, Any], *, read_only: bool 
     try:
         return load_catalog(name, **given), True
     except ValueError as error:
+        said = _without_secrets(_one_line(error), given)
         raise InvalidInput(
-            f"catalog {name!r} cannot be opened: {_one_line(error)}. Give its properties, such as type and uri, or put "
-            "them into pyiceberg's configuration (.pyiceberg.yaml)"
+            f"catalog {name!r} cannot be opened: {said}. Give its properties, such as type and uri, or put them into "
+            "pyiceberg's configuration (.pyiceberg.yaml)"
         ) from None
     except Exception as error:
         if not _is_trouble(error):
@@ -390,6 +391,13 @@ def _is_trouble(error: Exception) -> bool:
     except ImportError:
         return False
     return isinstance(error, DBAPIError)
+
+
+def _without_secrets(text: str, properties: Mapping[str, Any]) -> str:
+    for name, value in properties.items():
+        if any(word in name.lower() for word in _SECRET_WORDS) and value:
+            text = text.replace(str(value), "***")
+    return _USER.sub("***@", text)  # guard: show no password of a catalog's URL
 
 
 def _one_line(error: Exception) -> str:

@@ -106,6 +106,7 @@ class TableFormat:
         return (old, new) in self.promotes
 
 
+_TEXT: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _UINT64: Final = pa.decimal128(20, 0)
 DELTA: Final = TableFormat(
     "Delta",
@@ -273,6 +274,11 @@ def _casts(found: pa.DataType, wanted: pa.DataType) -> bool:
     types = pa.types
     if types.is_nested(found) or types.is_nested(wanted):
         return False
+    # guard: refuse a cast that takes a number for a truth value or for a time
+    if _is_number(found) and (types.is_boolean(wanted) or types.is_temporal(wanted)):
+        return False  # 5 would be true, and milliseconds would be counted as microseconds
+    if types.is_temporal(found) and _is_number(wanted):
+        return False  # the number would depend on the unit
     if types.is_timestamp(found) and types.is_timestamp(wanted) and (found.tz is None) != (wanted.tz is None):
         return False  # the cast takes times without a zone for UTC
     try:
@@ -280,6 +286,10 @@ def _casts(found: pa.DataType, wanted: pa.DataType) -> bool:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
         return False
     return True
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def fit_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -332,6 +342,10 @@ def _fit(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 def _changed(column: pa.ChunkedArray, fitted: pa.ChunkedArray) -> str:
     """The first value that a cast changed, as text: it rounds a double to a float, and a time to a date."""
+    if pa.types.is_floating(fitted.type) and any(is_text(column.type) for is_text in _TEXT):
+        # Text becomes the nearest number, and a number that is too large infinity.
+        column = column.filter(pc.and_(pc.is_inf(fitted), pc.match_substring_regex(column, "[0-9]")))
+        return str(column[0].as_py()) if len(column) else ""
     if not (pa.types.is_floating(column.type) or pa.types.is_decimal(column.type) or pa.types.is_temporal(column.type)):
         return ""  # text is parsed, or refused
     back = fitted.cast(column.type, safe=False)

@@ -11,13 +11,17 @@ import json
 import logging
 from collections.abc import Mapping
 from contextlib import contextmanager
+from itertools import chain
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.types import StructType
 
+from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import Denied, InvalidInput, Unsupported
 from forebay.buffer.base.lifecycle import Closing
+from forebay.buffer.format.schema import compare_schemas
+from forebay.buffer.manifest.schemas import Schemas
 from forebay.buffer.read.ahead import size_of
 from forebay.buffer.store import open_store
 from forebay.buffer.topic.topic import close_all
@@ -30,7 +34,7 @@ from forebay.runtime.spark.snapshots import take_snapshot
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -157,7 +161,19 @@ class HeldFrames(Closing):
         mean = sum(batch.size or 0 for _store, batch in listed) // len(listed)
         if len(listed) > _FEW_FILES and mean < MIN_MEAN_BYTES:
             return f"the files have {mean} bytes on average; from {MIN_MEAN_BYTES} on, Spark's own reader is faster"
+        if self._has_wider_decimals(batch for _store, batch in listed):  # guard: let no filter of a wider decimal fail
+            return "Spark's own reader fails if a filter has more digits than an older file's decimals"
         return None
+
+    def _has_wider_decimals(self, batches: Iterable[BatchDescriptor]) -> bool:
+        """Return whether a decimal has more digits in the newest schema than in the schema of a batch."""
+        newest = self._snapshot.schema
+        if newest is None or "decimal" not in str(newest):
+            return False
+        schemas = Schemas(open_store(self._url, self._storage_options), clock=self._clock or SystemClock())
+        written = {batch.schema.written for batch in batches if batch.schema is not None}
+        changes = chain.from_iterable(compare_schemas(schemas.load(each), newest) for each in written)
+        return any(change.kind == "widened" and change.new.startswith("decimal") for change in changes)
 
     def _listed(self, listed: list[tuple[ObjectStore, BatchDescriptor]], columns: StructType) -> DataFrame:
         """Return a frame that Spark's own reader reads.

@@ -246,14 +246,14 @@ class Pipeline:
         if isinstance(answer, Fatal):
             if not answer.poison:
                 raise Halted(f"{_name(source, portion)}: the sink refused: {answer.reason}. {_MEND}")
-            entries = portion.find_entries(answer)
             try:
+                entries = portion.find_entries(answer, self._decoder)
                 for batch, reasons in zip(portion.batches, entries, strict=True):
                     if reasons:
                         # guard: keep rows that the sink refuses before the others are committed
                         self._bury(source, batch, reasons)
             except TRANSIENT as error:
-                self._commit_again(source, portion, NotCommitted(f"the dead letters: {error}"))
+                self._commit_again(source, portion, NotCommitted(f"rows that it refused: {error}"))
                 return
             portion.take_out(entries)
             if portion.rows:

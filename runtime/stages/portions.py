@@ -12,13 +12,14 @@ from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.format.schema import present, widen
 from forebay.runtime.bad_entries import others
 from forebay.runtime.contract import Commit, CommitIdentity
+from forebay.runtime.stages.isolation import NOT_THE_DATA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from forebay.buffer.format.model import BatchDescriptor, Reader
     from forebay.buffer.read.fetch import Batch
-    from forebay.runtime.contract import Combining, Fatal
+    from forebay.runtime.contract import Combining, Decoder, Fatal
 
 
 class Portion:
@@ -69,16 +70,22 @@ class Portion:
         """
         tables = [table for table in self._tables if table is not None and table.num_rows]
         if len(tables) > 1:
-            if all(batch.schema is not None for batch in self.batches):
-                tables = _in_widest_schema(tables)
-            tables = [pa.concat_tables(tables, promote_options="permissive")]
+            tables = [self._join(tables)]
         self._tables = list(tables)  # joined once, however often it is tried
         return Commit(self.identity, url, self.batches, tables[0], replay=self.replay)
 
-    def find_entries(self, answer: Fatal) -> list[dict[int, str]]:
+    def _join(self, tables: list[pa.Table]) -> pa.Table:
+        if all(batch.schema is not None for batch in self.batches):
+            tables = _in_widest_schema(tables)
+        return pa.concat_tables(tables, promote_options="permissive")
+
+    def find_entries(self, answer: Fatal, decoder: Decoder) -> list[dict[int, str]]:
         """Return which entries of each batch in `batches` a sink refused, with the reasons.
 
         These are all entries if the sink does not say which rows it refused, or if rows do not correspond to entries.
+
+        Raises:
+            MemoryError, Unavailable, Unknown, Timeout: the decoder cannot say now what the other entries are.
         """
         if not answer.rows or not self._is_row_per_entry:
             return [dict.fromkeys(range(len(batch)), answer.reason) for batch in self.batches]
@@ -87,7 +94,29 @@ class Portion:
         for row, reason in sorted(answer.rows.items()):
             at = bisect_right(starts, row) - 1
             found[at][row - starts[at]] = reason
+        for at, (batch, bad) in enumerate(zip(self.batches, found, strict=True)):
+            # guard: take single rows out only if the other entries make the other rows
+            if bad and not self._is_rest(starts[at], batch, others(sorted(bad), len(batch)), decoder):
+                found[at] = dict.fromkeys(range(len(batch)), answer.reason)
         return found
+
+    def _is_rest(self, start: int, batch: Batch, kept: list[range], decoder: Decoder) -> bool:
+        """Return whether these entries of a batch make the rows in the same places, counted from `start`.
+
+        A decoder may make as many rows as there are entries, and still sort them, or make none of one and two of
+        another.
+        """
+        if not kept:
+            return True
+        (whole,) = self._tables  # `commit` has joined them
+        rows = pa.concat_tables([whole.slice(start + part.start, len(part)) for part in kept])
+        try:
+            decoded = self._join([whole.slice(0, 0), decoder(batch.select(kept))]).select(whole.column_names)
+        except NOT_THE_DATA:
+            raise
+        except Exception:  # noqa: BLE001 - a decoder may raise anything
+            return False
+        return decoded.schema.equals(rows.schema) and all(map(_is_same, rows.columns, decoded.columns))
 
     def take_out(self, entries: Sequence[Mapping[int, str]]) -> None:
         """Leave out the entries that `find_entries` returned, and their rows. The identity stays."""
@@ -106,6 +135,12 @@ class Portion:
         """Release the memory."""
         self._batches = []
         self._tables = []
+
+
+def _is_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    if pa.types.is_floating(one.type):
+        one, other = one.cast(pa.string()), other.cast(pa.string())  # NaN does not equal itself
+    return bool(one.equals(other))
 
 
 def _in_widest_schema(tables: list[pa.Table]) -> list[pa.Table]:

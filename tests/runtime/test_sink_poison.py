@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
 from forebay.runtime import Answer, CallableSink, Combining, Commit, CommitIdentity, Committed, Fatal, Halted
 from forebay.runtime.contract import Decoder
-from forebay.runtime.decoders import stored_rows
+from forebay.runtime.decoders import arrow_ipc, stored_rows
 from forebay.testing import Fault, FaultyStore
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
@@ -86,6 +87,59 @@ def test_all_entries_become_letters_if_rows_are_not_entries(store: MemoryStore) 
     land(store, picky, letters, lambda batch: pa.concat_tables([batch.table, batch.table]))
     assert picky.landed == []
     assert len(letters_of(letters)) == 9
+
+
+def test_no_row_is_lost_if_the_decoder_makes_as_many_rows_as_entries_in_another_order() -> None:
+    """The rows of the other entries would not be the other rows: then all entries of the batch become letters."""
+    store, letters = MemoryStore("memory://poison-sorted"), MemoryStore("memory://poison-letters-7")
+    with Producer(store, schema=SCHEMA) as producer:
+        for ids in ([3, 0, 2], [4, 5, 6]):
+            producer.produce([{"id": number} for number in ids]).result()
+    picky = Picky()
+    land(store, picky, letters, lambda batch: batch.table.sort_by("id"))
+    assert picky.landed == [4, 6]
+    assert letters_of(letters) == [b'{"id":3}', b'{"id":0}', b'{"id":2}', b'{"id":5}']
+
+
+def test_no_row_is_lost_if_one_entry_has_no_rows_and_another_has_two() -> None:
+    store, letters = MemoryStore("memory://poison-streams"), MemoryStore("memory://poison-letters-8")
+    entries = [_stream([2, 3]), _stream([])]
+    with Producer(store) as producer:
+        producer.produce(entries).result()
+    picky = Picky()
+    land(store, picky, letters, arrow_ipc)
+    assert picky.landed == []
+    assert letters_of(letters) == entries
+
+
+def test_single_rows_of_batches_of_several_schema_versions_become_letters() -> None:
+    store, letters = MemoryStore("memory://poison-versions"), MemoryStore("memory://poison-letters-10")
+    old = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("x", pa.int32())])
+    new = pa.schema([pa.field("page", pa.string()), pa.field("x", pa.float64()), pa.field("id", pa.int64())])
+    for schema, first in ((old, 0), (new, 1 << 40)):
+        with Producer(store, schema=schema, evolve=True) as producer:
+            producer.produce([{"id": first + number, "x": 1} for number in range(3)]).result()
+    picky = Picky()
+    land(store, picky, letters)
+    assert picky.landed == [0, 2, 1 << 40, (1 << 40) + 2]
+    assert len(letters_of(letters)) == 2
+
+
+def test_rows_with_nan_that_the_sink_takes_land() -> None:
+    store, letters = MemoryStore("memory://poison-nan"), MemoryStore("memory://poison-letters-9")
+    with Producer(store, schema=pa.schema([*SCHEMA, pa.field("x", pa.float64())])) as producer:
+        producer.produce([{"id": 1, "x": 0.5}, {"id": 2, "x": math.nan}]).result()
+    picky = Picky()
+    land(store, picky, letters)
+    assert picky.landed == [2]
+    assert letters_of(letters) == [b'{"id":1,"x":0.5}']
+
+
+def _stream(ids: list[int]) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+        writer.write_table(pa.table({"id": ids}, schema=SCHEMA))
+    return bytes(sink.getvalue())
 
 
 def test_without_dead_letters_the_runtime_halts_and_names_the_entries(store: MemoryStore) -> None:

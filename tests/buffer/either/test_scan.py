@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from forebay.buffer.base.errors import Corrupt, Denied, InvalidInput, NotFound, Trimmed
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.either.scan import scan
+from forebay.buffer.either.schemas import evolve_schema
 from forebay.buffer.manifest import Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
@@ -118,6 +120,35 @@ def test_topic_is_read_partition_by_partition(store: MemoryStore) -> None:
     assert table.schema.names[0] == "partition"
     assert table["partition"].to_pylist() == sorted(table["partition"].to_pylist())
     assert scan(store, ["value", "partition"]).to_table().column_names == ["value", "partition"]
+
+
+class _Interrupted(MemoryStore):
+    """Does something just before the first read of a partition's manifest."""
+
+    before: Callable[[], None] | None = None
+
+    def get(self, key: str, **options: Any) -> Any:
+        before = self.before
+        if before is not None and "/manifest" in key:
+            self.before = None
+            before()
+        return super().get(key, **options)
+
+
+def test_topic_that_evolves_while_it_is_listed_is_shown_in_the_newer_schema() -> None:
+    """A topic's record evolves first. So a record that is read after the batches knows the schemas of all of them."""
+    store, wider = _Interrupted("memory://evolves-while-listed"), pa.schema([("id", pa.int64())])
+    create_topic(store, 1, schema=pa.schema([("id", pa.int32())]))
+
+    def evolve() -> None:
+        evolve_schema(store, wider)
+        with TopicProducer(store) as producer:
+            producer.produce({"id": 1 << 40}).result()
+
+    store.before = evolve
+    found = scan(store)
+    assert found.schema.equals(wider)
+    assert ids(found) == [1 << 40]
 
 
 def test_typed_topic_has_the_columns_of_the_schema(store: MemoryStore) -> None:

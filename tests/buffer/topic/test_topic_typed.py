@@ -216,6 +216,18 @@ def test_integer_key_is_the_same_in_every_form(store: MemoryStore) -> None:
             assert list(handle.parts) == [partition_for(b"7", 4)]
 
 
+@pytest.mark.parametrize("kind", [pa.binary(), pa.binary(4)], ids=str)
+def test_binary_key_is_the_same_in_every_form(store: MemoryStore, kind: pa.DataType) -> None:
+    """A JSON document has base64 text for bytes."""
+    create_topic(store, 64, schema=pa.schema([("id", kind)]))
+    with TopicProducer(store) as producer:
+        for rows in (pa.table({"id": pa.array([b"\x00key"], kind)}), {"id": b"\x00key"}, b'{"id": "AGtleQ=="}'):
+            handle = producer.produce(rows, key_column="id")
+            assert list(handle.parts) == [partition_for(b"\x00key", 64)]
+        with pytest.raises(InvalidInput, match="row 0: the text in column id is not base64"):
+            producer.produce(b'{"id": "no base64!"}', key_column="id")
+
+
 @pytest.mark.parametrize(
     "rows",
     [

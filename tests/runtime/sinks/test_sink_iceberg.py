@@ -360,6 +360,12 @@ def test_exception_that_is_no_answer_is_not_taken_for_one(catalog: Catalog) -> N
         IcebergSink(Meanwhile(catalog, bug), TABLE).commit(commit_of(0))
 
 
+def test_message_about_a_catalog_that_cannot_be_opened_shows_no_password() -> None:
+    with pytest.raises(InvalidInput, match=r"mysql://\*\*\*@db\.example/lake") as raised:
+        IcebergSink({"uri": "mysql://job:hunter2@db.example/lake"}, "web.clicks")
+    assert "hunter2" not in str(raised.value)
+
+
 def test_messages_show_no_secret_of_the_catalog(tmp_path: Path) -> None:
     with load_catalog("default", **properties(tmp_path), **{"s3.secret-access-key": "hunter2"}) as catalog:
 

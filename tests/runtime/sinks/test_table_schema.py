@@ -186,6 +186,23 @@ def test_required_column_that_the_rows_lack_is_not_poison() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rows", "table"),
+    [
+        (pa.int64(), pa.bool_()),
+        (pa.float64(), pa.bool_()),
+        (pa.int64(), pa.timestamp("us", "UTC")),
+        (pa.int32(), pa.date32()),
+        (pa.timestamp("us"), pa.int64()),
+    ],
+    ids=str,
+)
+def test_number_is_no_truth_value_and_no_time(rows: pa.DataType, table: pa.DataType) -> None:
+    """Arrow makes true of 5, and counts milliseconds since 1970 as microseconds: the year would be 1970."""
+    (difference,) = meet(schema_of(x=table), schema_of(x=rows), ICEBERG, merge=False).others
+    assert difference.kind == "conflict"
+
+
+@pytest.mark.parametrize(
     ("values", "kind", "wanted", "bad"),
     [
         ([0.5, 0.1, float("nan"), None], pa.float64(), pa.float32(), [1]),
@@ -193,8 +210,9 @@ def test_required_column_that_the_rows_lack_is_not_poison() -> None:
         ([datetime(2026, 1, 31), datetime(2026, 1, 31, 1)], pa.timestamp("us"), pa.date32(), [1]),  # noqa: DTZ001
         ([Decimal("1.5"), Decimal("0.1")], pa.decimal128(3, 1), pa.float32(), []),
         (["7", "x", "8", "y"], pa.string(), pa.int64(), [1, 3]),
+        (["1e308", "1e309", "inf", "nan", None], pa.string(), pa.float64(), [1]),
     ],
-    ids=["double to float", "int64 to double", "time to date", "decimal to float", "text to number"],
+    ids=["double to float", "int64 to double", "time to date", "decimal to float", "text to number", "text to double"],
 )
 def test_rows_whose_values_would_change_are_named(
     values: list[Any], kind: pa.DataType, wanted: pa.DataType, bad: list[int]

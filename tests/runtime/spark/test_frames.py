@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,22 @@ def test_batches_of_older_versions_are_shown_in_the_newest_schema(spark: SparkSe
     produce(place, [{"took": 2.0**60}], schema=pa.schema([*list(wider)[:2], ("took", pa.float64())]), evolve=True)
     found = read(spark, place.url).orderBy("took").collect()
     assert [tuple(row) for row in found] == [(0, "/0", None), (2**40, "/", 0.5), (None, None, 2.0**60)]
+
+
+def test_decimal_that_has_become_wider_can_be_filtered_by_a_number_that_older_files_could_not_hold(
+    spark: SparkSession, place: Place, told: pytest.LogCaptureFixture
+) -> None:
+    """Spark's own reader makes such a number as short as the older file's, and fails."""
+    produce(place, [{"cost": Decimal(1)}], schema=pa.schema([("cost", pa.decimal128(5, 2))]))
+    large = Decimal(10**15)
+    produce(place, [{"cost": large}], schema=pa.schema([("cost", pa.decimal128(20, 2))]), evolve=True)
+    frame = read(spark, place.url)
+    assert rows(frame.where(f"cost >= {large}.00")) == [(large,)]
+    assert rows(frame.where(f"cost < {large}.00")) == [(Decimal(1),)]
+    assert "more digits than an older file's decimals" in told.text
+    told.clear()
+    assert rows(read(spark, place.url, start=1)) == [(large,)]
+    assert "by Spark's own Parquet reader" in told.text
 
 
 def test_records_and_bytes_go_through_the_format(
