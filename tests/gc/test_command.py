@@ -41,7 +41,8 @@ def test_retention_is_passed_on(pool: Any, capsys: pytest.CaptureFixture[str]) -
     pool.age(0)
     assert main([pool.store.url, "--retention-age", "250"], clock=pool.clock) == 0
     assert "DROPPED 2 UNREAD" in capsys.readouterr().out
-    assert main([pool.store.url, "--retention-bytes", "150"], clock=pool.clock) == 0
+    size = next(iter(pool.store.list("data/"))).size
+    assert main([pool.store.url, "--retention-bytes", str(size * 3 // 2)], clock=pool.clock) == 0
     assert len(pool.listed()) == 1
 
 
