@@ -9,7 +9,7 @@ import json
 import sys
 
 import pyarrow as pa
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
 import forebay
 from forebay.runtime import DeltaSink, Runtime, Source
@@ -36,9 +36,11 @@ def main(buffer_url: str, table_url: str) -> None:
     produce(buffer_url, [{"page": "/", "user": user, "referrer": "ad"} for user in range(100)])
     land(buffer_url, table_url, WIDER)
 
-    rows = DeltaTable(table_url).to_pyarrow_table()
-    referred = rows.num_rows - rows["referrer"].null_count
-    print(f"{rows.num_rows} rows in the columns {', '.join(rows.column_names)}; {referred} have a referrer")
+    table = DeltaTable(table_url)
+    query = QueryBuilder().register("clicks", table).execute("SELECT count(*), count(referrer) FROM clicks")
+    rows, referred = (column[0].as_py() for column in query.read_all().columns)
+    columns = ", ".join(field.name for field in table.schema().fields)
+    print(f"{rows} rows in the columns {columns}; {referred} have a referrer")
 
 
 if __name__ == "__main__":
