@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from forebay import BatchDescriptor
 
-_ROUNDS = 5
+_ROUNDS = 7
 _LENGTHS = {"100 B": 100, "300 B": 300, "1 KiB": 1024}
 _ROWS_A_CALL = 1000
 _WORKERS = 4
