@@ -42,7 +42,7 @@ process reads as this group, this command takes over from it. Use `tail` to look
 )
 @takes_url
 @format_option
-@click.option("--group", metavar="NAME", help="Name of the reader, which is created if it does not exist. By default the unnamed reader.")
+@click.option("--group", metavar="NAME", help="Named reader; created if it does not exist. By default the unnamed one.")
 @click.option(
     "--from",
     "start",
@@ -104,7 +104,12 @@ examples:
 @takes_url
 @format_option
 @click.option(
-    "--entries", "-n", type=click.IntRange(0), default=10, show_default=True, help="Number of entries to print; of a topic, for each partition."
+    "--entries",
+    "-n",
+    type=click.IntRange(0),
+    default=10,
+    show_default=True,
+    help="Number of entries to print; of a topic, for each partition.",
 )
 @click.option("--follow", "-f", is_flag=True, help="Print what is appended from now on too, until interrupted.")
 def tail(target: Target, *, as_format: str, entries: int, follow: bool) -> None:
