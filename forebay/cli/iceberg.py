@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from forebay.cli import Session
 
 
-@click.group()
+@click.group(
+    epilog="""\
+\b
+examples:
+  forebay iceberg orphans web.clicks --catalog lake
+  forebay iceberg orphans web.clicks --catalog lake --delete"""
+)
 def iceberg() -> None:
     """Find and delete files that failed commits left behind in an Iceberg table."""
 
