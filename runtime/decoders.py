@@ -77,7 +77,7 @@ def arrow_ipc(batch: Batch) -> pa.Table:
         except MemoryError:
             raise
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            reasons[index] = f"it is no Arrow IPC stream: {error}"
+            reasons[index] = f"it is not an Arrow IPC stream: {error}"
     common = _most_common([table.schema for table in tables.values()])
     for index, table in tables.items():
         if not table.schema.equals(common):
@@ -139,7 +139,7 @@ class JsonLines:
 
     def _decode(self, entries: pa.Array) -> pa.Table:
         """The rows of one piece of a batch."""
-        reasons = dict.fromkeys(_find_no_objects(entries), "it is no JSON object, or nested too deeply")
+        reasons = dict.fromkeys(_find_no_objects(entries), "it is not a JSON object, or it is nested too deeply")
         for find in (self._find_wrong_kinds, self._search):  # the cheaper one first
             good = [index for found in others(sorted(reasons), len(entries)) for index in found] if reasons else None
             rest = entries if good is None else entries.take(pa.array(good, pa.int64()))

@@ -105,7 +105,7 @@ def _check_integer(path: str, kind: pa.DataType) -> Check:
 
     def check(value: float) -> str | None:
         fits = isinstance(value, int) and low <= value <= high
-        return None if fits else f"{path} is {value}, which is no {kind}"
+        return None if fits else f"{path} is {value}, which does not fit {kind}"
 
     return check
 

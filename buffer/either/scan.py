@@ -103,11 +103,10 @@ def _choose(known: pa.Schema, default: pa.Schema, columns: Sequence[str] | None)
     if isinstance(columns, str):
         raise InvalidInput(f"columns must be a list of names, not {columns!r}: write [{columns!r}]")
     missing = [name for name in columns if name not in known.names]
-    if missing or not columns or len(set(columns)) != len(columns):
-        found = f"there is no column {', '.join(map(str, missing))}" if missing else f"got {list(columns)}"
-        raise InvalidInput(
-            f"columns must name at least one column, and none twice: {found}; there are {', '.join(known.names)}"
-        )
+    if missing:
+        raise InvalidInput(f"there is no column {', '.join(map(str, missing))}; there are {', '.join(known.names)}")
+    if not columns or len(set(columns)) != len(columns):
+        raise InvalidInput(f"columns must name at least one column, and none twice; got {list(columns)}")
     return pa.schema([known.field(name) for name in columns])
 
 

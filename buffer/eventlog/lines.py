@@ -239,7 +239,7 @@ class LinesFile:
         is_whole = header.version == 1 or line == _header_line(header.first)
         if header.forebay != "events" or header.version not in (1, _VERSION) or header.first < 0 or not is_whole:
             raise Corrupt(
-                f"{self._path} is no file of events of version 1 or {_VERSION}, or is damaged: it begins with "
+                f"{self._path} is not a file of events of version 1 or {_VERSION}, or is damaged: it begins with "
                 f"{line[:80]!r}"
             )
         self._version = header.version

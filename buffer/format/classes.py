@@ -34,7 +34,7 @@ def schema_of(given: type) -> pa.Schema:
     except (TypeError, NameError, AttributeError) as error:
         raise InvalidInput(f"{given.__name__} describes no columns: {error}; {_ADVICE}") from error
     if not isinstance(found, _Class):
-        raise InvalidInput(f"{given.__name__} is no class with fields; {_ADVICE}")
+        raise InvalidInput(f"{given.__name__} is not a class with fields; {_ADVICE}")
     return pa.schema(_fields_of(found, "", ()))
 
 

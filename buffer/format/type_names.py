@@ -215,7 +215,7 @@ class _Parser:
         found = self._match(_WORD)
         word = _ALIASES.get(found, found)
         if word not in _READERS:
-            raise self._error(f"{found!r} is no type" if found else "a type is missing", start)
+            raise self._error(f"{found!r} is not a type" if found else "a type is missing", start)
         kind = _READERS[word](self, word)
         self._depth -= 1
         return kind
@@ -288,7 +288,7 @@ class _Parser:
         self._expect("[")
         start, length = self._at, self._read_number()
         if length < 0:
-            raise self._error("a length is no negative number", start)
+            raise self._error("a length cannot be negative", start)
         self._expect("]")
         return length
 

@@ -97,7 +97,10 @@ class RowReader:
 def entries_of(decoded: DecodedBatch | DecodedRows, location: str) -> DecodedBatch:
     """Return a batch that holds bytes, or raise `Unsupported` and say what a typed batch has instead."""
     if isinstance(decoded, DecodedRows):
-        raise Unsupported(f"batch {location} holds rows of a schema: use batch.table, batch.records() or batch.entries")
+        raise Unsupported(
+            f"batch {location} holds rows of a schema: use batch.table, batch.records() or batch.entries. In a "
+            "runtime, leave out the decoder"
+        )
     return decoded
 
 

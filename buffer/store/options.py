@@ -274,7 +274,7 @@ class NativeOptions(ClientOptions):
         ours = {name: _convert(cls, name, value) for name, value in given.items() if name in _TUNING}
         client = given.get("client", "obstore")
         if client != "obstore":
-            why = _WHY_NOT.get(client, "it is no client for Google or Azure")
+            why = _WHY_NOT.get(client, "it is not a client for Google or Azure")
             raise InvalidInput(f"storage option client is {client!r}, and {why}: forebay reaches them by 'obstore'")
         return cls(**ours, config={k: v for k, v in given.items() if k not in _TUNING and k != "client"})
 

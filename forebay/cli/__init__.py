@@ -204,7 +204,7 @@ def _read_settings(path: Path) -> dict[str, Any]:
     try:
         settings = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"{path} is no TOML file: {error}", param_hint="--config") from error
+        raise click.BadParameter(f"{path} is not a TOML file: {error}", param_hint="--config") from error
     unknown = sorted(set(settings) - set(_COMMANDS) - {"storage_options"})
     if unknown or not all(isinstance(table, dict) for table in settings.values()):
         raise click.BadParameter(

@@ -42,9 +42,7 @@ process reads as this group, this command takes over from it. Use `tail` to look
 )
 @takes_url
 @format_option
-@click.option(
-    "--group", metavar="NAME", help="Name of the reader, created if it does not exist. By default the unnamed reader."
-)
+@click.option("--group", metavar="NAME", help="Named reader; created if it does not exist. By default the unnamed one.")
 @click.option(
     "--from",
     "start",

@@ -35,8 +35,8 @@ examples:
   forebay iceberg orphans web.clicks --catalog lake --delete
   forebay iceberg orphans web.clicks --property type=sql --property uri=sqlite:///catalog.db
 
-The command looks only at files that an Iceberg sink has named. It never deletes a file that a snapshot refers to,
-a file younger than --older-than, or a file that a runtime may still commit. Without --delete it deletes nothing.
+The command looks only at files that an Iceberg sink has named. It never deletes a file that a snapshot refers to, one
+younger than --older-than, or one that a runtime may still commit. Without --delete it deletes nothing.
 
 Exit status: 0 done, 2 wrong usage or the table cannot be read."""
 )

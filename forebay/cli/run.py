@@ -55,7 +55,7 @@ a job:
   # combine_seconds = 60                     # maximum wait for more batches, in seconds
 
 \b
-  [decoder]                                  # without it: rows of a typed buffer, or one row an entry, as they are
+  [decoder]                                  # without it: rows of a typed buffer as they are, or one row per entry
   kind = "json"                              # or arrow, raw
   columns = { user = "int64", tags = "list<string>", at = "timestamp[us, tz=UTC]" }
   # schema = "clicks.toml"                   # instead of columns: a .toml, .json, .parquet or .arrow file

@@ -68,9 +68,9 @@ examples:
   forebay schema evolve s3://lake/clicks --column ms double --column at "timestamp[us, tz=UTC]" --apply
   forebay schema evolve s3://lake/clicks --schema clicks.toml --apply
 
-Allowed are new nullable columns, wider types (int32 to int64, float to double, int32 to double, decimals with more
-digits), and null in a column that was required, which needs --schema. Everything else is refused, since rows that are
-there would not fit. A schema cannot be narrowed again."""
+You can add nullable columns, widen types (int32 to int64, float to double, int32 to double, decimals with more digits),
+and, with --schema, make a required column nullable. Everything else is refused, because rows that are already stored
+would not fit. A schema cannot be narrowed again."""
 )
 @takes_url
 @json_option

@@ -127,7 +127,7 @@ def decode_change(event: Event) -> Change:
     """Return the change that an event tells of, or raise `InvalidInput` if it tells of none."""
     kind = _KINDS.get(event.kind)
     if kind is None:
-        raise InvalidInput(f"{event.kind!r} is no change of a catalog")
+        raise InvalidInput(f"{event.kind!r} is not a change of a catalog")
     try:
         return msgspec.convert(event.payload, kind, str_keys=True)
     except msgspec.ValidationError as error:

@@ -49,7 +49,7 @@ TRANSIENT: Final = (Unavailable, Unknown, Timeout)
 """Errors after which a read, a record or an ack is repeated."""
 RETRY_BASE: Final = 0.1
 RETRY_CAP: Final = 30.0
-_MEND: Final = "Mend the cause and start it again: nothing of it was acknowledged"
+_MEND: Final = "Remove the cause, and start the runtime again: nothing of this was acknowledged"
 
 Task: TypeAlias = tuple["ActiveSource", "Portion", int]
 """A batch to fetch: its source, its portion and its index in the portion."""
@@ -340,8 +340,8 @@ class Pipeline:
         """
         if self._dead_letters is None:
             raise Halted(
-                f"{source.url}: {where} cannot be used: {reason}. Mend the cause, or have the runtime put such "
-                'entries aside and go on: add [dead_letters] with url = "…" to the job file, or give Runtime '
+                f"{source.url}: {where} cannot be used: {reason}. Remove the cause, or have the runtime put such "
+                'entries aside and continue: add [dead_letters] with url = "…" to the job file, or give Runtime '
                 "dead_letters, a Producer. Then start it again"
             )
         return self._dead_letters

@@ -57,7 +57,7 @@ def test_list_shows_where_each_letter_comes_from_and_why(folder: str, capsys: py
 def test_show_prints_the_entry_and_the_reason(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dead-letters", "show", f"{folder}/dead", "0.1"]) == 0
     out = capsys.readouterr().out
-    assert "reason:     it is no JSON object" in out
+    assert "reason:     it is not a JSON object" in out
     assert "entry 3:\n\\x1b[2J no JSON\n" in out, "what could take over a terminal is escaped"
     assert main(["dead-letters", "show", f"{folder}/dead", "0.0", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)

@@ -115,7 +115,7 @@ def test_schema_that_differs_is_refused_and_says_how_to_change_it(typed: str, tm
     ("text", "error"),
     [
         ('id = "int', "schema.toml holds no schema"),
-        ('id = "whole"', "column id: position 1 of 'whole': 'whole' is no type"),
+        ('id = "whole"', "column id: position 1 of 'whole': 'whole' is not a type"),
         ('id = "timestamp[ns]"', "schema.toml: column id: Spark cannot read timestamp[ns]; use timestamp[us]"),
         ("", "schema.toml holds no schema"),
     ],

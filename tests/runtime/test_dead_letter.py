@@ -160,7 +160,7 @@ def test_data_that_the_sink_refuses_becomes_dead_letters(letters: Producer) -> N
 
 def test_refusal_for_other_reasons_halts_and_makes_no_dead_letter(letters: Producer) -> None:
     store = new_buffer("refusal", 2)
-    with pytest.raises(Halted, match=r"batch [01], group etl: the sink refused: table dropped\. Mend the cause"):
+    with pytest.raises(Halted, match=r"batch [01], group etl: the sink refused: table dropped\. Remove the cause"):
         run(store, LedgerSink((False, Fatal("table dropped"))), dead_letters=letters)
     with pytest.raises(Halted):
         run(store, LedgerSink(*[(False, OSError("down"))] * 99), dead_letters=letters)

@@ -40,7 +40,7 @@ def test_sink_gets_the_rows_as_they_are_without_a_decoder(store: MemoryStore) ->
 
 def test_decoder_of_bytes_stops_the_runtime_and_buries_nothing(store: MemoryStore) -> None:
     letters = MemoryStore("memory://typed-letters")
-    with pytest.raises(ForebayError, match="holds rows of a schema"):
+    with pytest.raises(ForebayError, match=r"holds rows of a schema: .* leave out the decoder"):
         run(store, CallableSink(lambda _: None), decoder=JsonLines(SCHEMA), dead_letters=Producer(letters))
     assert not list(letters.list("data/"))
 

@@ -69,4 +69,4 @@ def from_json(data: Mapping[str, Any]) -> Offset:
             for number, found in data["partitions"].items()
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"the checkpoint holds {data!r}, which is no offset of a forebay stream") from error
+        raise Corrupt(f"the checkpoint holds {data!r}, which is not an offset of a forebay stream") from error

@@ -92,8 +92,8 @@ def test_other_classes_with_fields_describe_columns_too(given: type, name: str) 
         (Priced, "column price: Decimal needs a precision and a scale"),
         (Mixed, "column user: Union has no type of a column"),
         (Tree, "Tree contains itself"),
-        (int, "int is no class with fields"),
-        (object, "object is no class with fields"),
+        (int, "int is not a class with fields"),
+        (object, "object is not a class with fields"),
     ],
 )
 def test_class_that_describes_no_columns_is_refused_with_what_to_do(given: type, found: str) -> None:

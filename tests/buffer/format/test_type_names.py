@@ -104,8 +104,8 @@ def test_spellings_that_people_use_are_accepted(text: str, kind: pa.DataType) ->
     ("text", "message"),
     [
         ("", "position 1 of '': a type is missing; accepted are null, bool"),
-        ("in64", "position 1 of 'in64': 'in64' is no type; accepted are"),
-        ("list<in64>", "position 6 of 'list<in64>': 'in64' is no type"),
+        ("in64", "position 1 of 'in64': 'in64' is not a type; accepted are"),
+        ("list<in64>", "position 6 of 'list<in64>': 'in64' is not a type"),
         ("list<int64", "position 11 of 'list<int64': '>' is missing"),
         ("list", "position 5 of 'list': '<' is missing"),
         ("int64>", "position 6 of 'int64>': the type should end here"),
@@ -116,7 +116,7 @@ def test_spellings_that_people_use_are_accepted(text: str, kind: pa.DataType) ->
         ("decimal128(x)", "position 12 of .*: a number is wanted"),
         ("struct<int64>", r"position 8 of .*: a name and a colon are wanted"),
         ("struct<a: int64 b: int64>", "position 17 of .*: ',' is missing"),
-        ("fixed_size_binary[-1]", "position 19 of .*: a length is no negative number"),
+        ("fixed_size_binary[-1]", "position 19 of .*: a length cannot be negative"),
         ("dictionary<values=string, indices=string, ordered=0>", "position 35 of .*: indices of a dictionary"),
         ("struct<a: null not null>", "position 15 of .*: the type null holds only null"),
         ("map<null, int8>", "position 5 of .*: the key of a map is never null"),
@@ -155,7 +155,7 @@ def test_columns_keep_their_order_and_may_forbid_null() -> None:
 
 
 def test_error_in_a_column_names_the_column() -> None:
-    with pytest.raises(InvalidInput, match="column tags: position 6 of 'list<txt>': 'txt' is no type"):
+    with pytest.raises(InvalidInput, match="column tags: position 6 of 'list<txt>': 'txt' is not a type"):
         parse_fields({"user": "int64", "tags": "list<txt>"})
     with pytest.raises(InvalidInput, match='column user: a type is a text such as "int64", not 64'):
         parse_fields({"user": 64})  # type: ignore[dict-item]

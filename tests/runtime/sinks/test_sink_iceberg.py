@@ -525,7 +525,7 @@ def test_position_that_is_none_is_refused(catalog: Catalog, sink: IcebergSink) -
     sink.commit(commit_of(0))
     with catalog.load_table(TABLE).transaction() as change:
         change.set_properties({f"forebay.position.{READER}": "7"})
-    with pytest.raises(Corrupt, match="is '7', which is no position"):
+    with pytest.raises(Corrupt, match="is '7', which is not a position"):
         sink.commit(commit_of(1))
 
 

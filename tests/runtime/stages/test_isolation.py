@@ -98,7 +98,7 @@ def test_bad_entries_of_one_reason_share_a_letter_that_lists_them() -> None:
     first, second = read_letters("memory://isolate-reasons-letters")
     assert (first[0].indexes, first[0].count, first[0].place) == ([1, 3, 5], 3, "entries 1, 3, 5")
     assert first[1] == [b"null", b"null", b"[]"]
-    assert (second[0].indexes, second[0].error) == ([2, 6], "user is 1.5, which is no int64")
+    assert (second[0].indexes, second[0].error) == ([2, 6], "user is 1.5, which does not fit int64")
 
 
 def test_batches_of_a_combined_commit_keep_their_good_entries() -> None:
