@@ -350,10 +350,10 @@ def _keep_nulls(projected: Any, given: Any) -> Any:
     """Return lists or maps with the nulls that they had."""
     import pyarrow as pa  # noqa: PLC0415
 
+    # guard: keep null lists and maps of structs
     if projected is None or projected.null_count == given.null_count:
         return projected
     offsets = projected.offsets.take(pa.arange(0, len(projected) + 1))  # Arrow takes no mask beside a slice of offsets
-    # guard: keep null lists and maps of structs
     if isinstance(projected, pa.MapArray):
         parts = projected.keys, projected.items, projected.type
         return pa.MapArray.from_arrays(offsets, *parts, mask=given.is_null())
