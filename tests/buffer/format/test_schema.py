@@ -143,7 +143,7 @@ def test_name_that_json_would_escape_is_refused_at_every_depth(name: str) -> Non
 
 
 def test_schema_that_is_none_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"pyarrow.Schema, not dict"):
+    with pytest.raises(InvalidInput, match=r"pyarrow.Schema or a class with fields, not dict"):
         check_schema({"a": "int64"})  # type: ignore[arg-type]
 
 
