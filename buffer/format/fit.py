@@ -179,7 +179,7 @@ def _converts(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether Arrow's checked cast keeps every value, or raises."""
     types = pa.types
     if types.is_integer(found):
-        return bool(types.is_integer(wanted) or types.is_floating(wanted))
+        return bool(types.is_integer(wanted) or types.is_floating(wanted) or types.is_decimal(wanted))
     if types.is_float16(found) or types.is_float32(found):
         return bool(types.is_floating(wanted) and found.bit_width < wanted.bit_width)
     if types.is_timestamp(found):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from threading import Lock
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from forebay.buffer.base.clock import system_random
@@ -28,7 +30,7 @@ from forebay.runtime.sinks.parquet import COMBINING
 from forebay.runtime.sinks.table_schema import ICEBERG, DoesNotFit, Meeting, meet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
@@ -307,13 +309,55 @@ class _Attempt:
 
     def _write(self, transaction: Transaction, rows: pa.Table, number: int) -> list[DataFile]:
         """Write files of the columns that the table has after the transaction."""
-        from pyiceberg.io.pyarrow import _dataframe_to_data_files  # noqa: PLC0415
-
         if not len(rows):
             return []
         io = transaction._table.io  # noqa: SLF001
         name = cast("Any", f"{self._name}-{number}")  # typed as a UUID, and only part of names
-        return list(_dataframe_to_data_files(transaction.table_metadata, rows, io, write_uuid=name))
+        return list(_exact_writer()(transaction.table_metadata, rows, io, write_uuid=name))
+
+
+@cache
+def _exact_writer() -> Callable[..., Iterable[DataFile]]:
+    """Return pyiceberg's `_dataframe_to_data_files`, but keep null lists and maps of structs.
+
+    pyiceberg 0.12 makes an empty list of a null one if its elements are structs, and so for maps. Its functions are
+    copied with another projection: those of the module stay as they are, since the program may use them too.
+    """
+    from pyiceberg.io import pyarrow as files  # noqa: PLC0415
+
+    class Projection(files.ArrowProjectionVisitor):
+        def list(self, list_type: Any, list_array: Any, value_array: Any) -> Any:
+            return _keep_nulls(super().list(list_type, list_array, value_array), list_array)
+
+        def map(self, map_type: Any, map_array: Any, key_result: Any, value_result: Any) -> Any:
+            return _keep_nulls(super().map(map_type, map_array, key_result, value_result), map_array)
+
+    project = _copy(files._to_requested_schema, ArrowProjectionVisitor=Projection)  # noqa: SLF001
+    write = _copy(files.write_file, _to_requested_schema=project)
+    exact: Callable[..., Iterable[DataFile]] = _copy(files._dataframe_to_data_files, write_file=write)  # noqa: SLF001
+    return exact
+
+
+def _copy(function: Any, **replaced: Any) -> Any:
+    """Return a function with other globals."""
+    names = {**function.__globals__, **replaced}
+    copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
+def _keep_nulls(projected: Any, given: Any) -> Any:
+    """Return lists or maps with the nulls that they had."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    # guard: keep null lists and maps of structs
+    if projected is None or projected.null_count == given.null_count:
+        return projected
+    offsets = projected.offsets.take(pa.arange(0, len(projected) + 1))  # Arrow takes no mask beside a slice of offsets
+    if isinstance(projected, pa.MapArray):
+        parts = projected.keys, projected.items, projected.type
+        return pa.MapArray.from_arrays(offsets, *parts, mask=given.is_null())
+    return type(projected).from_arrays(offsets, projected.values, projected.type, mask=given.is_null())
 
 
 def open_catalog(catalog: Catalog | str | Mapping[str, Any], *, read_only: bool = False) -> tuple[Catalog, bool]:

@@ -108,7 +108,7 @@ class Portion:
         """
         if not kept:
             return True
-        (whole,) = self._tables  # `commit` has joined them
+        (whole,) = (table for table in self._tables if table is not None)  # `commit` has joined them
         rows = pa.concat_tables([whole.slice(start + part.start, len(part)) for part in kept])
         try:
             decoded = self._join([whole.slice(0, 0), decoder(batch.select(kept))]).select(whole.column_names)

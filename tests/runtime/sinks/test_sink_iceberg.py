@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Barrier
@@ -13,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from patience import PATIENCE
+from pyarrow.parquet import read_table
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -375,6 +377,23 @@ def test_messages_show_no_secret_of_the_catalog(tmp_path: Path) -> None:
         answer = IcebergSink(Meanwhile(catalog, act), TABLE).commit(commit_of(0))
     assert isinstance(answer, MaybeCommitted)
     assert "signature=*** is away" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.list_(pa.struct([("x", pa.int8())])), [None, [{"x": 1}], [], None, [{"x": 2}, None]]),
+        (pa.map_(pa.string(), pa.struct([("x", pa.int8())])), [None, [("a", {"x": 1})], [], None, [("b", None)]]),
+    ],
+    ids=["list", "map"],
+)
+def test_null_list_or_map_of_structs_is_no_empty_one(catalog: Catalog, kind: pa.DataType, values: list[Any]) -> None:
+    """With pyiceberg it becomes an empty one, in a write and in a scan: so the files are looked at."""
+    rows = pa.table({"c": pa.array([[], *values], kind)}).slice(1)  # a slice has offsets that do not begin with 0
+    with IcebergSink(catalog, TABLE) as sink:
+        assert sink.commit(replace(commit_of(0), table=rows)) == Committed()
+    (task,) = catalog.load_table(TABLE).scan().plan_files()
+    assert read_table(task.file.file_path.removeprefix("file://"))["c"].to_pylist() == values
 
 
 # Rolled back, expired, restored

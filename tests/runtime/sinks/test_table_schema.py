@@ -185,6 +185,13 @@ def test_required_column_that_the_rows_lack_is_not_poison() -> None:
     assert not raised.value.poison
 
 
+def test_unsigned_integers_inside_other_types_fit_the_columns_that_were_made_for_them() -> None:
+    kind = pa.struct([("x", pa.uint64()), ("y", pa.list_(pa.uint64()))])
+    rows = pa.table({"c": pa.array([{"x": 2**64 - 1, "y": [1, None]}, None], kind)})
+    fitted = fit_rows(rows, DELTA.columns(rows.schema))
+    assert fitted["c"].to_pylist() == [{"x": Decimal(2**64 - 1), "y": [Decimal(1), None]}, None]
+
+
 @pytest.mark.parametrize(
     ("rows", "table"),
     [
