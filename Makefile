@@ -70,14 +70,15 @@ demo: $(FOR_DEMO) ## Watch forebay at work, end to end (DEMO="--keep" leaves the
 IN_PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations 15
 
 test: $(INSTALLED) ## Run the tests (PYTEST="-k register" narrows them)
-	$(BIN)/pytest -m "not slow" $(IN_PARALLEL) $(PYTEST)
+	$(BIN)/pytest -m "not slow and not matrix" $(IN_PARALLEL) $(PYTEST)
 
 test-fast: $(INSTALLED) ## Run only tests without servers, Spark or other processes: under a minute
 	$(BIN)/pytest -m "not slow and not system" $(IN_PARALLEL) $(PYTEST)
 
 # What is slow and rarely breaks. Later: other stores.
-test-matrix: $(LOWEST_INSTALLED) ## Run tests with the lowest versions of the dependencies that pyproject.toml allows
-	$(LOWEST)/bin/python -m pytest -m "not slow" $(IN_PARALLEL) $(LOWEST_TESTS) $(PYTEST)
+test-matrix: $(INSTALLED) $(LOWEST_INSTALLED) ## Run tests with the lowest versions of dependencies, and Spark on a cluster
+	$(BIN)/pytest -m "matrix and not slow" $(IN_PARALLEL) tests/runtime/spark $(PYTEST)
+	$(LOWEST)/bin/python -m pytest -m "not slow and not matrix" $(IN_PARALLEL) $(LOWEST_TESTS) $(PYTEST)
 
 # Hadoop's S3 file system, in the version of the Hadoop that pyspark brings.
 S3A := build/s3a

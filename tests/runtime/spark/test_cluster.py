@@ -19,6 +19,8 @@ from write_job import head_of
 
 from forebay.testing.servers import SeaweedServer
 
+pytestmark = pytest.mark.matrix
+
 BATCHES = [[b"%02d-%02d" % (number, entry) for entry in range(50)] for number in range(12)]
 ENTRIES = [entry for batch in BATCHES for entry in batch]
 

@@ -28,6 +28,8 @@ from forebay.buffer.store import ObjectStore
 from forebay.testing.proxy import FaultProxy
 from forebay.testing.servers import SeaweedServer
 
+pytestmark = pytest.mark.matrix
+
 SEED = 22
 KILLS = 6
 LONG = (pytest.mark.slow, pytest.mark.timeout(2400))
