@@ -163,7 +163,7 @@ def test_error_that_needs_somebody_to_act_is_fatal(error: Exception) -> None:
 def test_exception_that_comes_every_time_halts_in_the_end() -> None:
     store = new_buffer("bug", 3)
     sink = LedgerSink(*[(False, KeyError("user"))] * 100, in_order=True)
-    told = r"batch 0, group etl: the sink failed 4 times in a row.*KeyError: 'user'.*start it again"
+    told = r"batch 0, group etl: the sink failed 4 times in a row.*KeyError: 'user'.*start the runtime again"
     with pytest.raises(Halted, match=told):
         run(store, sink, config={"max_failures": 4})
     assert len(sink.calls) == 4
