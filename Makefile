@@ -52,7 +52,7 @@ LOWEST_TESTS := tests/conformance tests/golden tests/buffer/format tests/buffer/
 
 $(LOWEST)/.dependencies: pyproject.toml tests/lowest.py
 	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/python tests/lowest.py test cli delta spark java > $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python tests/lowest.py test cli delta iceberg spark java > $(LOWEST)/requirements.txt
 	$(LOWEST_PIP) --upgrade "pip>=24" "setuptools>=77" --requirement $(LOWEST)/requirements.txt
 	touch $@
 
