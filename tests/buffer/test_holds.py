@@ -408,7 +408,7 @@ def test_renewal_goes_on_after_the_store_was_out_of_reach(
         held.check()
 
 
-def test_fifty_holds_of_a_process_need_two_threads_which_end_with_the_last_hold(
+def test_fifty_holds_of_a_process_need_few_threads_which_end_with_the_last_hold(
     store: MemoryStore, clock: ManualClock
 ) -> None:
     before = renewing_threads()
@@ -424,9 +424,10 @@ def test_fifty_holds_of_a_process_need_two_threads_which_end_with_the_last_hold(
     for count in (1, 2, 3):
         clock.advance(TTL / 3)
         wait_for(lambda count=count: all(held.renewals == count for held in head_of(store).holds.values()))  # type: ignore[misc]
-    assert 1 <= len(seen) <= 2
     for held in holds:
         held.close()
+    # One renews and one waits. A thread that ends is still seen, and so is the one that comes after it.
+    assert 1 <= len(seen) <= 4
     wait_for(lambda: not seen & renewing_threads())
     with hold(store, clock=clock) as held:  # they start again
         clock.advance(TTL / 3)

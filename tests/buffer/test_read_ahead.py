@@ -173,7 +173,7 @@ def test_reading_ahead_can_be_turned_off(store: MemoryStore) -> None:
     batches = iter(Consumer(traced, group="etl", read_ahead=ReadAhead(batches=0)))
     assert next(batches).sequence == 0
     assert dict(traced.reads) == {0: 1}
-    assert ahead_threads() == before
+    assert not set(ahead_threads()) - set(before), "threads of other tests may end meanwhile, and none begins"
 
 
 @pytest.mark.parametrize(
