@@ -88,7 +88,7 @@ class Coming(Generic[T]):
             self._state = "running"
         try:
             self._answer = do()
-        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+        except BaseException as error:  # noqa: BLE001 - `result` raises it
             self._error = error
         self._settle("done", ("running",))
 

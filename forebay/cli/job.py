@@ -84,7 +84,7 @@ class Job:
 
     sources: list[Source]
     make_sink: Callable[..., Sink]
-    """Opens it: whoever calls closes it. With `is_dry_run=True` it changes nothing, and is only asked for its plan."""
+    """Opens it; the caller closes it. With `is_dry_run=True` it changes nothing, and is only asked for its plan."""
     sink_name: str
     """Its kind and its target, for people."""
     decoder: Decoder

@@ -285,7 +285,7 @@ def _show_inferred(schema: pa.Schema, sample: str) -> None:
 
 
 def _within(most_bytes: int, lines: Iterable[bytes]) -> list[bytes]:
-    """The first lines, as far as they have so many bytes together; one in any case."""
+    """The first lines whose sizes add up to at most this many bytes, and at least one line."""
     taken: list[bytes] = []
     for line in lines:
         most_bytes -= len(line)

@@ -56,7 +56,7 @@ def register(spark: SparkSession) -> None:
     try:
         spark.dataSource.register(ForebaySource)
     except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # Spark 4.0, if it has found the format by itself
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # Spark 4.0, if it found the format before
             raise
 
 

@@ -142,7 +142,7 @@ def test_batch_of_calls_that_do_not_fit_stores_nothing(store: MemoryStore) -> No
 
 
 def test_calls_that_do_not_fit_are_logged(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever does not look at handles learns of it at least there."""
+    """The log tells a caller who does not look at handles."""
     with caplog.at_level(logging.WARNING, "forebay.producer"), Producer(store, schema=SCHEMA) as producer:
         producer.produce({"id": 1})
         producer.produce({"id": "x"})
