@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --disable-pip-version-check
 EDITABLE := --no-build-isolation --config-settings editable_mode=strict --editable
 SOURCES := forebay buffer runtime gc testing
+# Tests start hundreds of processes: each would compile all of forebay again if this were set outside.
+unexport PYTHONDONTWRITEBYTECODE
 
 # A strict editable install links files one by one (plain editable mode hides the mapped folders from type checkers),
 # so it is renewed whenever a source file appears or goes, as well as when pyproject.toml changes.

@@ -43,9 +43,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that `make test-fast` leaves out, and run them first: no long file is left for the end."""
+    listed = {path for path in {item.path for item in items} if not SYSTEM.isdisjoint((path, *path.parents))}
     for item in items:
         needs = {"weed", "moto", "spark"}.intersection(getattr(item, "fixturenames", ()))
-        if needs or any(item.path.is_relative_to(place) for place in SYSTEM):
+        if needs or item.path in listed:
             item.add_marker("system")
     system = {item.path for item in items if item.get_closest_marker("system")}
     items.sort(key=lambda item: item.path not in system)

@@ -6,15 +6,21 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 
-SYSTEM = [
+SYSTEM = {
     HERE / name
     for name in (
+        "buffer/base/test_metrics.py",
+        "buffer/base/test_reread.py",
         "buffer/coordinator/test_interrupts.py",
         "buffer/eventlog/test_processes.py",
         "buffer/eventlog/test_subscription_model.py",
         "buffer/eventlog/test_subscriptions.py",
         "buffer/format/test_batch_hostile.py",
         "buffer/format/test_parquet_bombs.py",
+        "buffer/format/test_parquet_hostile.py",
+        "buffer/inspect/test_migrate.py",
+        "buffer/inspect/test_verify.py",
+        "buffer/manifest/test_envelope.py",
         "buffer/manifest/test_head_hostile.py",
         "buffer/manifest/test_lasting_writers.py",
         "buffer/manifest/test_manifest_hostile.py",
@@ -24,10 +30,12 @@ SYSTEM = [
         "buffer/test_interrupts.py",
         "buffer/test_producer_typed.py",
         "buffer/test_read_ahead.py",
+        "buffer/test_unopened.py",
+        "cli/test_commands.py",
         "cli/test_demo.py",
-        "cli/test_dry_run.py",
         "cli/test_dev.py",
         "cli/test_doctor.py",
+        "cli/test_dry_run.py",
         "cli/test_iceberg.py",
         "cli/test_produce_typed.py",
         "cli/test_run.py",
@@ -47,9 +55,12 @@ SYSTEM = [
         "runtime/sinks/test_sink_iceberg_schema.py",
         "runtime/sinks/test_table_schema.py",
         "runtime/spark",
+        "runtime/stages/test_isolation.py",
         "runtime/test_letter_replay.py",
         "runtime/test_prometheus.py",
         "runtime/test_runtime_crashes.py",
+        "runtime/test_runtime_shown.py",
+        "runtime/test_runtime_standby.py",
         "runtime/test_sink_poison.py",
         "scenarios",
         "security",
@@ -60,6 +71,7 @@ SYSTEM = [
         "testing/test_pytest_fixtures.py",
         "ui/test_page.py",
         "ui/test_real_parts.py",
+        "ui/test_server.py",
     )
-]
+}
 """Tests of the whole system, and slow ones: with servers, Spark, a browser or other processes, or over 2 s in all."""

@@ -72,6 +72,6 @@ def test_limit_of_pytest_is_the_same_as_of_waits() -> None:
     assert float(limit) == PATIENCE
 
 
-@pytest.mark.parametrize("place", SYSTEM, ids=lambda place: place.relative_to(TESTS).as_posix())
+@pytest.mark.parametrize("place", sorted(SYSTEM), ids=lambda place: place.relative_to(TESTS).as_posix())
 def test_what_the_fast_run_leaves_out_exists(place: Path) -> None:
     assert place.exists()

@@ -27,7 +27,7 @@ Shown = Callable[..., str]
 def url(tmp_path: Path) -> str:
     """A buffer of three batches, of two entries each."""
     url = f"file://{tmp_path}/lake/clicks"
-    with forebay.Producer(url) as producer:
+    with forebay.Producer(url, flush_interval=0.001) as producer:
         for number in range(3):
             producer.produce([b"%d-a" % number, b"%d-b" % number], metadata=b"from=test").result()
     return url

@@ -96,7 +96,7 @@ def test_partition_that_lags_by_two_versions_takes_both_at_once(store: MemorySto
 
 def test_older_producer_goes_on_in_a_partition_that_has_followed(store: MemoryStore) -> None:
     create_topic(store, 2, schema=FIRST)
-    with TopicProducer(store, schema=FIRST) as old:
+    with TopicProducer(store, schema=FIRST, flush_interval=0.01) as old:
         old.produce({"id": 1}, key=key_of(0)).result()
         produce(store, 0, {"id": 2, "page": "/b"}, SECOND, evolve=True)
         old.produce({"id": 3}, key=key_of(0)).result()
@@ -201,7 +201,7 @@ def test_rows_are_split_by_their_key_and_keep_their_order(store: MemoryStore, fo
     elif form != "dicts":
         given = pa.Table.from_pylist(rows, PAGES)
         given = given if form == "table" else given.to_batches()[0]
-    with TopicProducer(store) as producer:
+    with TopicProducer(store, flush_interval=0.01) as producer:
         producer.produce(given, key_column="page").result()
     for partition, buffer in enumerate(Topic(store).stores()):
         found = [row for batch in Consumer(buffer) for row in batch.entries]
@@ -255,7 +255,7 @@ def test_row_without_a_key_is_refused_and_nothing_is_queued(store: MemoryStore, 
 def test_rows_of_other_partitions_are_durable_if_one_fails(store: MemoryStore) -> None:
     create_topic(store, 2, schema=PAGES)
     good, bad = key_of(0).decode(), key_of(1).decode()
-    with TopicProducer(store) as producer:
+    with TopicProducer(store, flush_interval=0.01) as producer:
         handle = producer.produce([{"id": 1, "page": good}, {"id": "x", "page": bad}], key_column="page")
         with pytest.raises(InvalidInput, match="column id"):
             handle.result()
@@ -279,7 +279,7 @@ def test_split_rows_can_be_awaited(store: MemoryStore) -> None:
 
 def test_key_column_is_for_rows_and_not_beside_a_key(store: MemoryStore) -> None:
     create_topic(store, 2)
-    with TopicProducer(store) as producer:
+    with TopicProducer(store, flush_interval=0.01) as producer:
         with pytest.raises(InvalidInput, match="topic of bytes"):
             producer.produce(b"{}", key_column="page")
         with pytest.raises(InvalidInput, match="either key or key_column"):
