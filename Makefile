@@ -74,7 +74,7 @@ IN_PARALLEL := -n auto --dist loadfile --no-loadscope-reorder --durations 15
 test: $(INSTALLED) ## Run the tests (PYTEST="-k register" narrows them)
 	$(BIN)/pytest -m "not slow and not matrix" $(IN_PARALLEL) $(PYTEST)
 
-test-fast: $(INSTALLED) ## Run only tests without servers, Spark or other processes: two minutes
+test-fast: $(INSTALLED) ## Run only tests without servers, Spark or other processes: under a minute
 	$(BIN)/pytest -m "not slow and not system" $(IN_PARALLEL) $(PYTEST)
 
 # What is slow and rarely breaks. Later: other stores.

@@ -32,8 +32,8 @@ os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = "600"
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One worker more than there are processors: many tests wait for servers and other processes."""
-    return (os.cpu_count() or 1) + 1
+    """Two workers more than there are processors: many tests wait for servers and other processes."""
+    return (os.cpu_count() or 1) + 2
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from concurrent.futures import Future
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -200,7 +201,7 @@ class ObstoreClient:
     def _call(self, request: Callable[[], _T]) -> _T:
         _claim_process()
         try:
-            return request()
+            return _run_interruptibly(request)
         except RequestFailed:
             raise
         except Exception as error:  # noqa: BLE001  (whatever it was, the caller needs to know what it means for the write)
@@ -229,6 +230,28 @@ class ObstoreClient:
         kind = _KIND.search(debug)
         detail = f"{type(error).__name__}, {kind[1]}" if kind else type(error).__name__
         return Failure(None, "", detail, never_sent=bool(kind and _CONNECTING.search(debug)), sent_once=False)
+
+
+def _run_interruptibly(request: Callable[[], _T]) -> _T:
+    """Run a request so that Ctrl-C does not wait for its answer.
+
+    Python handles signals in the main thread, between two steps of its own: not while that thread waits in Rust.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return request()
+    answer: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(request())
+        except BaseException as error:  # noqa: BLE001  (it is the caller's)
+            answer.set_exception(error)
+
+    try:
+        threading.Thread(target=run, name="forebay-obstore", daemon=True).start()
+    except RuntimeError:  # the interpreter ends, and starts no threads any more
+        return request()
+    return answer.result()
 
 
 def _info(row: Any) -> ObjectInfo:

@@ -298,12 +298,14 @@ def test_takeover_does_not_wait_for_the_owner_of_the_group(tmp_path: Path, url: 
         owner.next_batch()
 
 
-def test_second_signal_does_not_wait_for_a_source_that_does_not_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("client", ["s3fs", "obstore"])
+def test_second_signal_does_not_wait_for_a_source_that_does_not_answer(tmp_path: Path, client: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(PATIENCE)
         options = f'endpoint_url = "http://127.0.0.1:{silent.getsockname()[1]}"\nkey = "key"\nsecret = "secret"\n'
         sink = f'[sink]\nkind = "parquet"\nurl = "file://{tmp_path}/out"\n'
-        path = job(tmp_path, "s3://lake/clicks", f"{sink}[storage_options]\n{options}")
+        forever = f'client = "{client}"\nread_timeout = 3600\n'
+        path = job(tmp_path, "s3://lake/clicks", f"{sink}[storage_options]\n{options}{forever}")
         process = subprocess.Popen([COMMAND, "run", path], stderr=subprocess.PIPE, text=True)
         assert process.stderr is not None
         try:

@@ -35,7 +35,7 @@ def with_letters(name: str, *, runs: int = 1, profile: Any = "native") -> tuple[
     """A buffer, and the three letters, in a batch each, that runtimes made of it."""
     source, letters = MemoryStore(f"memory://replay-{name}"), MemoryStore(f"memory://replay-{name}-dead")
     paths = {"manifest_path": "manifest", "data_prefix": "data"}
-    with Producer(source, profile=profile, **paths) as producer:
+    with Producer(source, profile=profile, flush_interval=0.001, **paths) as producer:
         for entry, metadata in CALLS:
             producer.produce(entry, metadata).result()
     group = None if profile == "opendata" else "etl"

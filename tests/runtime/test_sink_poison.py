@@ -43,7 +43,7 @@ class Picky:
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> MemoryStore:
     store = MemoryStore(f"memory://poison-{request.node.name}")
-    with Producer(store, schema=SCHEMA) as producer:
+    with Producer(store, schema=SCHEMA, flush_interval=0.01) as producer:
         for ids in ([0, 1, 2], [3, 5], [4, 6], [7, 8]):
             producer.produce([{"id": number} for number in ids]).result()
     return store
@@ -92,7 +92,7 @@ def test_all_entries_become_letters_if_rows_are_not_entries(store: MemoryStore) 
 def test_no_row_is_lost_if_the_decoder_makes_as_many_rows_as_entries_in_another_order() -> None:
     """The rows of the other entries would not be the other rows: then all entries of the batch become letters."""
     store, letters = MemoryStore("memory://poison-sorted"), MemoryStore("memory://poison-letters-7")
-    with Producer(store, schema=SCHEMA) as producer:
+    with Producer(store, schema=SCHEMA, flush_interval=0.01) as producer:
         for ids in ([3, 0, 2], [4, 5, 6]):
             producer.produce([{"id": number} for number in ids]).result()
     picky = Picky()
@@ -117,7 +117,7 @@ def test_single_rows_of_batches_of_several_schema_versions_become_letters() -> N
     old = pa.schema([pa.field("id", pa.int32(), nullable=False), pa.field("x", pa.int32())])
     new = pa.schema([pa.field("page", pa.string()), pa.field("x", pa.float64()), pa.field("id", pa.int64())])
     for schema, first in ((old, 0), (new, 1 << 40)):
-        with Producer(store, schema=schema, evolve=True) as producer:
+        with Producer(store, schema=schema, evolve=True, flush_interval=0.01) as producer:
             producer.produce([{"id": first + number, "x": 1} for number in range(3)]).result()
     picky = Picky()
     land(store, picky, letters)
@@ -127,7 +127,7 @@ def test_single_rows_of_batches_of_several_schema_versions_become_letters() -> N
 
 def test_rows_with_nan_that_the_sink_takes_land() -> None:
     store, letters = MemoryStore("memory://poison-nan"), MemoryStore("memory://poison-letters-9")
-    with Producer(store, schema=pa.schema([*SCHEMA, pa.field("x", pa.float64())])) as producer:
+    with Producer(store, schema=pa.schema([*SCHEMA, pa.field("x", pa.float64())]), flush_interval=0.01) as producer:
         producer.produce([{"id": 1, "x": 0.5}, {"id": 2, "x": math.nan}]).result()
     picky = Picky()
     land(store, picky, letters)

