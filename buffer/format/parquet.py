@@ -33,6 +33,9 @@ _STEP_ROWS: Final = 1 << 16
 _MIN_GROUP_ROWS: Final = 1024
 """Average number of rows that a row group has at least: each one costs time, however small it is."""
 _ROWS_AT_ONCE: Final = 4096
+_SAMPLE_ROWS: Final = 4096
+_DISTINCT_SHARE: Final = 0.95
+"""A column is written without a dictionary if more of the first rows than this differ from each other."""
 _SLACK_BYTES: Final = 1 << 20
 
 
@@ -111,11 +114,13 @@ def encode_rows(table: pa.Table, compression: Compression = "zstd", level: int =
     sink = pa.BufferOutputStream()
     if any(has_required(field.type) for field in table.schema):
         table = _without_hidden_nulls(table)
+    distinct = _distinct_columns(table)
     try:
         pq.write_table(
             table,
             sink,
             row_group_size=_ROW_GROUP_ROWS,
+            use_dictionary=[path for field in table.schema for path in _paths(field) if path not in distinct],
             compression=compression,
             compression_level=level if compression == "zstd" else None,
             write_page_checksum=True,
@@ -124,6 +129,31 @@ def encode_rows(table: pa.Table, compression: Compression = "zstd", level: int =
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidInput(f"rows cannot be stored as Parquet: {error}") from error
     return memoryview(sink.getvalue())
+
+
+def _distinct_columns(table: pa.Table) -> set[str]:
+    """Return the columns whose values hardly repeat. Parquet would fill a dictionary with them, and then give it up."""
+    if table.num_rows < _SAMPLE_ROWS:
+        return set()
+    sample = table.slice(0, _SAMPLE_ROWS)
+    return {
+        field.name
+        for field, column in zip(sample.schema, sample.columns, strict=True)
+        if not pa.types.is_nested(field.type) and pc.count_distinct(column).as_py() > _DISTINCT_SHARE * _SAMPLE_ROWS
+    }
+
+
+def _paths(field: pa.Field, above: str = "") -> list[str]:
+    """Return Parquet's names of a field's columns: of itself, or of everything inside it."""
+    kind, path = field.type, f"{above}{field.name}"
+    if pa.types.is_struct(kind):
+        return [inner for child in _fields_of(kind) for inner in _paths(child, f"{path}.")]
+    if pa.types.is_map(kind):
+        key, value = kind.key_field.with_name("key"), kind.item_field.with_name("value")
+        return [*_paths(key, f"{path}.key_value."), *_paths(value, f"{path}.key_value.")]
+    if pa.types.is_list(kind):
+        return _paths(kind.value_field.with_name("element"), f"{path}.list.")
+    return [path]
 
 
 def decode_rows(

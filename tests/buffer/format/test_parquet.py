@@ -159,3 +159,30 @@ def test_null_in_a_required_field_of_a_struct_that_is_there_is_never_stored_as_a
     )
     with pytest.raises(InvalidInput, match="non-nullable"):
         encode_rows(pa.table({"a": column}))
+
+
+def test_column_whose_values_hardly_repeat_is_written_without_a_dictionary() -> None:
+    rows = range(5000)
+    inside = pa.struct({"x": pa.list_(pa.string()), "y": pa.map_(pa.string(), pa.int64())})
+    table = pa.table(
+        {
+            "distinct": [f"/{row}" for row in rows],
+            "repeats": [f"/{row % 100}" for row in rows],
+            "nested": pa.array([{"x": [str(row)], "y": [("k", row)]} for row in rows], inside),
+        }
+    )
+    group = pq.ParquetFile(pa.BufferReader(encode_rows(table))).metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    assert {column.path_in_schema: column.has_dictionary_page for column in columns} == {
+        "distinct": False,
+        "repeats": True,
+        "nested.x.list.element": True,
+        "nested.y.key_value.key": True,
+        "nested.y.key_value.value": True,
+    }
+
+
+def test_few_rows_are_written_with_dictionaries() -> None:
+    table = pa.table({"distinct": [f"/{row}" for row in range(1000)]})
+    footer = pq.ParquetFile(pa.BufferReader(encode_rows(table))).metadata
+    assert footer.row_group(0).column(0).has_dictionary_page
