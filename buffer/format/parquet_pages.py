@@ -67,52 +67,46 @@ def check_pages(data: memoryview, columns: Collection[str], claims: Claims, step
         for chunk in _get(group, 1, (_STRUCT, []))[1]:
             meta = _get(chunk, 3, {})
             if _get(meta, 3, (_BINARY, [b""]))[1][0] in wanted:
-                found = _check_chunk(data, meta, claims)
-                size += found.size
+                size, longest = _check_chunk(data, meta, claims, size)
                 # guard: make steps small if a dictionary has long values
-                step_rows = min(step_rows, max(_STEP_BYTES, 2 * claims.raw_bytes) // max(1, found.longest))
-    if size > claims.most_bytes:
-        raise ValueError(f"its pages take {size} bytes; the manifest says {claims.raw_bytes} for all rows")
+                step_rows = min(step_rows, max(_STEP_BYTES, 2 * claims.raw_bytes) // max(1, longest))
     return max(1, step_rows)
 
 
-@dataclass(slots=True)
-class _Chunk:
-    size: int = 0
-    """Bytes of all pages once they are decompressed."""
-    longest: int = 0
-    """Length of the longest value in the dictionary, if it may matter."""
+def _check_chunk(data: memoryview, meta: dict[int, Any], claims: Claims, total: int) -> tuple[int, int]:
+    """Check the pages of one column in a row group.
 
-
-def _check_chunk(data: memoryview, meta: dict[int, Any], claims: Claims) -> _Chunk:
-    found, values = _Chunk(), 0
+    Returns:
+        The size of all pages so far once they are decompressed (`total` is that of those before), and the length of the
+        longest value in the dictionary, if it may matter.
+    """
+    longest = values = 0
     codec = _get(meta, 4, 0)
     if codec not in _CODECS:
         raise ValueError(f"a column is compressed by codec {codec}")
     for header, page in _walk_pages(data, meta):
         kind, size = _get(header, 1, -1), _get(header, 2, -1)
-        found.size += size
+        total += size
         # guard: bound what the pages of a typed batch decompress to
-        if size < 0 or found.size > claims.most_bytes:
-            raise ValueError(f"a page claims {size} bytes; the manifest says {claims.raw_bytes} for all rows")
+        if size < 0 or total > claims.most_bytes:
+            raise ValueError(f"its pages claim {total} bytes; the manifest says {claims.raw_bytes} for all rows")
         if kind == _DICTIONARY:
-            count = _get(_get(header, 7, {}), 1, -1)
-            if not 0 <= count <= size:  # guard: bound the values of a dictionary
+            count, is_text = _get(_get(header, 7, {}), 1, -1), _get(meta, 1, -1) == _BYTE_ARRAY
+            # A text takes its length's four bytes at least.
+            if not 0 <= count * (4 if is_text else 1) <= size:  # guard: bound the values of a dictionary
                 raise ValueError(f"a dictionary of {size} bytes claims {count} values")
-            if _get(meta, 1, -1) == _BYTE_ARRAY:
-                found.longest = _longest(page, count, codec, size, claims)
+            if is_text:
+                longest = _longest(page, count, codec, size, claims)
         elif kind in _DATA_HEADERS:
             values += _get(_get(header, _DATA_HEADERS[kind], {}), 1, -1)
     if not 0 <= values <= claims.most_values:  # guard: bound the values of a column
         raise ValueError(f"a column claims {values} values; the manifest says {claims.records} rows")
-    return found
+    return total, longest
 
 
 def _longest(page: memoryview, count: int, codec: int, size: int, claims: Claims) -> int:
     """Return an upper bound of the length of a dictionary's values; exact if rows of that length would be too large."""
     most = size - 4 * count
-    if most < 0:
-        raise ValueError(f"a dictionary of {size} bytes claims {count} values")
     if most * claims.records <= max(_STEP_BYTES, 2 * claims.raw_bytes):
         return most
     values = read_page(page, count, codec=codec, raw_size=size)
