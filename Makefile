@@ -49,8 +49,8 @@ LOWEST_INSTALLED := $(LOWEST)/.installed-$(LAYOUT)
 LOWEST_PIP := PYTHONWARNINGS=ignore $(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check
 LOWEST_TESTS := tests/conformance tests/golden tests/buffer/format tests/buffer/store tests/buffer/test_producer.py \
 	tests/buffer/test_consumer.py tests/runtime/sinks tests/cli/test_commands.py tests/runtime/spark/test_versions.py \
-	tests/runtime/spark/test_discovery.py tests/runtime/spark/read/test_read_spark.py \
-	tests/runtime/spark/write/test_batch_writer.py
+	tests/runtime/spark/test_discovery.py tests/runtime/spark/reading/test_read_spark.py \
+	tests/runtime/spark/writing/test_batch_writer.py
 
 $(LOWEST)/.dependencies: pyproject.toml tests/lowest.py
 	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)

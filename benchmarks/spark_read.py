@@ -52,8 +52,8 @@ from forebay import Producer
 from forebay.buffer import decode_batch, read_range
 from forebay.buffer.format.batch import make_compressor
 from forebay.runtime.spark import ensure_java, read, register
-from forebay.runtime.spark.read.rows import Rows
-from forebay.runtime.spark.read.times import TimeRange
+from forebay.runtime.spark.reading.rows import Rows
+from forebay.runtime.spark.reading.times import TimeRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

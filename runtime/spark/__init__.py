@@ -14,8 +14,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-# Loaded before the function of this name is defined. Otherwise the first import from that folder would replace it.
-import forebay.runtime.spark.read  # noqa: F401
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.errors import Unsupported
 from forebay.runtime.spark.java import ensure_java

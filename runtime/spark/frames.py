@@ -27,8 +27,8 @@ from forebay.buffer.store import open_store
 from forebay.buffer.topic.topic import close_all
 from forebay.runtime.spark.hadoop import find_folder
 from forebay.runtime.spark.options import refuse_memory
-from forebay.runtime.spark.read.plan import count_tasks
-from forebay.runtime.spark.read.rows import columns_of
+from forebay.runtime.spark.reading.plan import count_tasks
+from forebay.runtime.spark.reading.rows import columns_of
 from forebay.runtime.spark.session_holds import KeptHolds, is_stopped
 from forebay.runtime.spark.snapshots import take_snapshot
 

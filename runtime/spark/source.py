@@ -47,8 +47,8 @@ class ForebaySource(Shipped, DataSource):
 
     def schema(self) -> StructType:
         """All columns: what is read where no schema is given. Of a buffer without a manifest, those of bytes."""
-        from forebay.runtime.spark.read.listing import open_source  # noqa: PLC0415
-        from forebay.runtime.spark.read.rows import columns_of  # noqa: PLC0415
+        from forebay.runtime.spark.reading.listing import open_source  # noqa: PLC0415
+        from forebay.runtime.spark.reading.rows import columns_of  # noqa: PLC0415
 
         options = Options(self.options, self.options)  # which of them are known depends on what comes next
         source = open_source(options.open_store(), options.manifest_path, must_exist=False)
@@ -56,26 +56,26 @@ class ForebaySource(Shipped, DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what plans and runs a batch read."""
-        from forebay.runtime.spark.read.batch_reader import open_reader  # noqa: PLC0415
+        from forebay.runtime.spark.reading.batch_reader import open_reader  # noqa: PLC0415
 
         return open_reader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return what plans and runs a stream."""
         check_streams()
-        from forebay.runtime.spark.read.stream_reader import StreamReader  # noqa: PLC0415
+        from forebay.runtime.spark.reading.stream_reader import StreamReader  # noqa: PLC0415
 
         return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return what writes a DataFrame."""
-        from forebay.runtime.spark.write.writers import BatchWriter  # noqa: PLC0415
+        from forebay.runtime.spark.writing.writers import BatchWriter  # noqa: PLC0415
 
         return BatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """Return what writes a streaming DataFrame."""
         check_streams()
-        from forebay.runtime.spark.write.writers import StreamWriter  # noqa: PLC0415
+        from forebay.runtime.spark.writing.writers import StreamWriter  # noqa: PLC0415
 
         return StreamWriter(self.options, schema, overwrite)

@@ -1,7 +1,7 @@
 """Credentials are in no log line, error, repr or pickle of forebay's, whether all goes well or nothing does.
 
-Spark's plans, task logs and event logs: tests/runtime/spark/test_cluster.py, read/test_read_spark.py and
-read/test_batch_reader.py there.
+Spark's plans, task logs and event logs: tests/runtime/spark/test_cluster.py, reading/test_read_spark.py and
+reading/test_batch_reader.py there.
 """
 
 from __future__ import annotations

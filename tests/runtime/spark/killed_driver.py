@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from forebay.runtime.spark import ensure_java
 from forebay.runtime.spark.source import ForebaySource
-from forebay.runtime.spark.write.writers import StreamWriter
+from forebay.runtime.spark.writing.writers import StreamWriter
 
 HERE = Path(__file__).parent
 

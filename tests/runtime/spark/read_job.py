@@ -27,14 +27,14 @@ from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Head, Queue
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
-from forebay.runtime.spark.read.batch_reader import BatchReader, open_reader
-from forebay.runtime.spark.read.plan import Task
+from forebay.runtime.spark.reading.batch_reader import BatchReader, open_reader
+from forebay.runtime.spark.reading.plan import Task
 from forebay.testing import Crash
 
 if TYPE_CHECKING:  # needs Spark 4.2, and batch reads are tested with 4.0 too
     from pyspark.sql.streaming.datasource import ReadLimit
 
-    from forebay.runtime.spark.read.stream_reader import StreamReader
+    from forebay.runtime.spark.reading.stream_reader import StreamReader
 
 _names = count()
 TYPES: dict[str, DataType] = {
@@ -116,14 +116,14 @@ def batch_reader(store: ObjectStore, schema: StructType = ALL, **options: Any) -
 
 
 def stream_reader(store: ObjectStore, schema: StructType = ALL, **options: Any) -> StreamReader:
-    from forebay.runtime.spark.read.stream_reader import StreamReader
+    from forebay.runtime.spark.reading.stream_reader import StreamReader
 
     given = {"path": store.url, "group": "etl", **{name: str(value) for name, value in options.items()}}
     return StreamReader(given, schema)
 
 
 def stream_reader_without_group(store: ObjectStore, **options: str) -> StreamReader:
-    from forebay.runtime.spark.read.stream_reader import StreamReader
+    from forebay.runtime.spark.reading.stream_reader import StreamReader
 
     return StreamReader({"path": store.url, **options}, ALL)
 

@@ -57,7 +57,7 @@ def test_module_that_spark_looks_at_imports_where_parts_are_missing_and_says_so_
 def test_process_that_plans_loads_neither_pandas_nor_what_producers_and_the_runtime_need() -> None:
     """Spark starts one for each query, so what it loads is most of what a small query costs."""
     shown = run(
-        "import sys, forebay.runtime.spark.source, forebay.runtime.spark.read.batch_reader\n"
+        "import sys, forebay.runtime.spark.source, forebay.runtime.spark.reading.batch_reader\n"
         "unwanted = ['pandas', 'forebay.buffer.consumer', 'forebay.buffer.producer', 'forebay.runtime.runtime']\n"
         "print([name for name in unwanted if name in sys.modules])"
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -282,12 +280,3 @@ def test_credentials_show_in_no_plan(
     frame = read(spark, place.url, storage_options=place.storage_options, hold_for=0)
     assert "BatchScan forebay" in (shown := plan(frame, capsys))
     assert weed.storage_options["secret"] not in shown + told.text
-
-
-def test_read_stays_a_function_beside_the_folder_of_its_name() -> None:
-    program = (
-        "import forebay.runtime.spark\n"
-        "from forebay.runtime.spark.read.times import TimeRange\n"
-        "print(callable(forebay.runtime.spark.read), 'pyspark' in __import__('sys').modules)"
-    )
-    assert subprocess.check_output([sys.executable, "-c", program], text=True).split() == ["True", "False"]

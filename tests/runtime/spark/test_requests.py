@@ -16,7 +16,7 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.manifest import Manifest
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic
-from forebay.runtime.spark.write.commit import EpochCommitter, EpochRecord, commit_job
+from forebay.runtime.spark.writing.commit import EpochCommitter, EpochRecord, commit_job
 
 PARTITIONS = 4
 

@@ -15,8 +15,8 @@ from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import create_topic
-from forebay.runtime.spark.write.task_writer import TaskWriter
-from forebay.runtime.spark.write.write_job import WriteJob
+from forebay.runtime.spark.writing.task_writer import TaskWriter
+from forebay.runtime.spark.writing.write_job import WriteJob
 from forebay.testing import ManualClock
 
 _names = count()

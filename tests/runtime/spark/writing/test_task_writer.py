@@ -24,9 +24,9 @@ from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, partition_for
 from forebay.gc import Collector
-from forebay.runtime.spark.write.commit import commit_job
-from forebay.runtime.spark.write.task_writer import TaskWriter
-from forebay.runtime.spark.write.write_job import PURPOSE
+from forebay.runtime.spark.writing.commit import commit_job
+from forebay.runtime.spark.writing.task_writer import TaskWriter
+from forebay.runtime.spark.writing.write_job import PURPOSE
 from forebay.testing import Fault, FaultyStore, ManualClock
 
 

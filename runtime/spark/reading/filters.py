@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import datasource  # not the names in it: Spark 4.0 has no filters
 
-from forebay.runtime.spark.read.times import time_span
+from forebay.runtime.spark.reading.times import time_span
 
 if TYPE_CHECKING:
     from typing import Any

@@ -15,8 +15,8 @@ from forebay.buffer.manifest.schemas import Schemas
 from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import in_parallel
-from forebay.runtime.spark.read.plan import Piece, SourceBuffer
-from forebay.runtime.spark.read.times import TimeRange
+from forebay.runtime.spark.reading.plan import Piece, SourceBuffer
+from forebay.runtime.spark.reading.times import TimeRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

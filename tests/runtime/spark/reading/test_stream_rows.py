@@ -16,7 +16,7 @@ from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import TopicProducer, create_topic
-from forebay.runtime.spark.read.stream_reader import StreamReader
+from forebay.runtime.spark.reading.stream_reader import StreamReader
 
 SCHEMA = pa.schema([pa.field("user", pa.int32()), pa.field("page", pa.string())])
 ASKED = StructType([StructField("user", IntegerType()), StructField("page", StringType())])

@@ -27,7 +27,7 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.groups import Groups
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic, TopicConsumer
-from forebay.runtime.spark.read.offsets import Position, from_json, to_json
+from forebay.runtime.spark.reading.offsets import Position, from_json, to_json
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from forebay.buffer.manifest.head_fields import Hold
 from forebay.buffer.manifest.schemas import Schemas
 from forebay.buffer.manifest.topic import partition_name
 from forebay.buffer.store.folder import FolderStore
-from forebay.runtime.spark.write.frame import Frame
+from forebay.runtime.spark.writing.frame import Frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

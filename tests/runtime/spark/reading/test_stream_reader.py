@@ -28,7 +28,7 @@ from forebay.buffer.format.model import NewBatch
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Manifest, Queue
 from forebay.buffer.store.memory import MemoryStore
-from forebay.runtime.spark.read.stream_reader import StreamReader
+from forebay.runtime.spark.reading.stream_reader import StreamReader
 from forebay.testing import Crash, ManualClock
 
 

@@ -18,7 +18,7 @@ from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.either.schemas import evolve_schema
 from forebay.buffer.producer import Producer
 from forebay.buffer.topic import Topic, create_topic, partition_for
-from forebay.runtime.spark.write.writers import BatchWriter
+from forebay.runtime.spark.writing.writers import BatchWriter
 
 SCHEMA = pa.schema([pa.field("user", pa.int64(), nullable=False), pa.field("page", pa.string())])
 

@@ -8,9 +8,9 @@ from read_job import ALL, columns, new_store
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.format.model import BatchDescriptor, Facts
 from forebay.runtime.spark.options import Options
-from forebay.runtime.spark.read.plan import Piece, Sizing, SourceBuffer
-from forebay.runtime.spark.read.rows import Rows
-from forebay.runtime.spark.read.times import TimeRange
+from forebay.runtime.spark.reading.plan import Piece, Sizing, SourceBuffer
+from forebay.runtime.spark.reading.rows import Rows
+from forebay.runtime.spark.reading.times import TimeRange
 
 MiB = 1 << 20
 ROWS = Rows(ALL, TimeRange())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forebay.buffer.manifest.lease import Ticket
     from forebay.buffer.store import ObjectStore
     from forebay.runtime.spark.options import Options
-    from forebay.runtime.spark.read.rows import Rows
+    from forebay.runtime.spark.reading.rows import Rows
 
 SIZING_OPTIONS = ("maxPartitionBytes", "minPartitions")
 _MAX_PARTITION_BYTES = 256 << 20

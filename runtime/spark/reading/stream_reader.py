@@ -18,11 +18,11 @@ from forebay.buffer.read.ahead import size_of
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import in_parallel
 from forebay.runtime.spark.options import Options
-from forebay.runtime.spark.read.claimed_buffers import ClaimedBuffers
-from forebay.runtime.spark.read.offsets import Position, from_json, to_json
-from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Piece, Sizing, Task
-from forebay.runtime.spark.read.stream_rows import StreamRows
-from forebay.runtime.spark.read.task_reader import TaskReader
+from forebay.runtime.spark.reading.claimed_buffers import ClaimedBuffers
+from forebay.runtime.spark.reading.offsets import Position, from_json, to_json
+from forebay.runtime.spark.reading.plan import SIZING_OPTIONS, Piece, Sizing, Task
+from forebay.runtime.spark.reading.stream_rows import StreamRows
+from forebay.runtime.spark.reading.task_reader import TaskReader
 from forebay.runtime.spark.shipping import Shipped
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.manifest import Queue, State
-    from forebay.runtime.spark.read.claimed_buffers import ClaimedBuffer
-    from forebay.runtime.spark.read.offsets import Offset
+    from forebay.runtime.spark.reading.claimed_buffers import ClaimedBuffer
+    from forebay.runtime.spark.reading.offsets import Offset
 
 _log = logging.getLogger("forebay.spark")
 

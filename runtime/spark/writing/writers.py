@@ -24,10 +24,10 @@ from forebay.buffer.topic.topic import in_parallel
 from forebay.buffer.write.formats import open_format
 from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.shipping import Shipped
-from forebay.runtime.spark.write.commit import EpochCommitter, EpochRecord, commit_job
-from forebay.runtime.spark.write.frame import check_frame
-from forebay.runtime.spark.write.task_writer import TaskWriter
-from forebay.runtime.spark.write.write_job import WriteJob
+from forebay.runtime.spark.writing.commit import EpochCommitter, EpochRecord, commit_job
+from forebay.runtime.spark.writing.frame import check_frame
+from forebay.runtime.spark.writing.task_writer import TaskWriter
+from forebay.runtime.spark.writing.write_job import WriteJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -25,8 +25,8 @@ from forebay.buffer.format.model import BatchDescriptor, Facts, Metadata
 from forebay.buffer.format.parquet import DecodedRows
 from forebay.buffer.read.fetch import Batch
 from forebay.buffer.store.memory import MemoryStore
-from forebay.runtime.spark.read.rows import Rows
-from forebay.runtime.spark.read.times import TimeRange
+from forebay.runtime.spark.reading.rows import Rows
+from forebay.runtime.spark.reading.times import TimeRange
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from forebay.buffer.format.model import NewBatch
     from forebay.buffer.holds import HeldUploads
     from forebay.buffer.write.accumulator import FilledBatch
-    from forebay.runtime.spark.write.write_job import WriteJob
+    from forebay.runtime.spark.writing.write_job import WriteJob
 
 _TIME_STEP_MS: Final = 1000
 """Rows that come in within this of each other share one time, and so one item of metadata in the manifest."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader
 
 from forebay.runtime.spark.options import Options
-from forebay.runtime.spark.read.filters import may_match
-from forebay.runtime.spark.read.listing import ReadRange, list_batches, list_parts, open_source
-from forebay.runtime.spark.read.plan import SIZING_OPTIONS, Sizing, Task
-from forebay.runtime.spark.read.rows import Rows
-from forebay.runtime.spark.read.task_reader import TaskReader
+from forebay.runtime.spark.reading.filters import may_match
+from forebay.runtime.spark.reading.listing import ReadRange, list_batches, list_parts, open_source
+from forebay.runtime.spark.reading.plan import SIZING_OPTIONS, Sizing, Task
+from forebay.runtime.spark.reading.rows import Rows
+from forebay.runtime.spark.reading.task_reader import TaskReader
 from forebay.runtime.spark.shipping import Shipped
 from forebay.runtime.spark.versions import check_filters
 

@@ -21,8 +21,8 @@ from write_job import entries_in, head_of, rows, run_task
 
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.topic import create_topic, partition_for
-from forebay.runtime.spark.write.commit import EpochCommitter, EpochRecord
-from forebay.runtime.spark.write.writers import BatchWriter, Stored, StreamWriter
+from forebay.runtime.spark.writing.commit import EpochCommitter, EpochRecord
+from forebay.runtime.spark.writing.writers import BatchWriter, Stored, StreamWriter
 
 VALUE = StructField("value", BinaryType())
 

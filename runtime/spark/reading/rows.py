@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.read.fetch import Batch
     from forebay.buffer.read.records import Span
-    from forebay.runtime.spark.read.times import TimeRange
+    from forebay.runtime.spark.reading.times import TimeRange
 
 _VALUE: Final = "value"
 _PARTITION: Final = "partition"

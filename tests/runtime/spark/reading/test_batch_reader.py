@@ -42,9 +42,9 @@ from forebay.buffer.manifest import Manifest, Queue
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import Topic
 from forebay.runtime.spark.options import Options
-from forebay.runtime.spark.read.plan import Piece, Sizing, SourceBuffer
-from forebay.runtime.spark.read.rows import Rows
-from forebay.runtime.spark.read.times import TimeRange
+from forebay.runtime.spark.reading.plan import Piece, Sizing, SourceBuffer
+from forebay.runtime.spark.reading.rows import Rows
+from forebay.runtime.spark.reading.times import TimeRange
 from forebay.runtime.spark.source import ForebaySource
 
 

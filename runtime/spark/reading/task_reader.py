@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from forebay.buffer.holds import Held
     from forebay.buffer.read.fetch import Batch
     from forebay.buffer.read.threads import Coming
-    from forebay.runtime.spark.read.plan import Piece, SourceBuffer, Task
-    from forebay.runtime.spark.read.rows import Rows
+    from forebay.runtime.spark.reading.plan import Piece, SourceBuffer, Task
+    from forebay.runtime.spark.reading.rows import Rows
 
 _log = logging.getLogger("forebay.spark")
 

@@ -28,7 +28,7 @@ from forebay.buffer.manifest import Queue
 from forebay.buffer.read.fetch import Batch, FetchHandle
 from forebay.buffer.store import StoredObject
 from forebay.buffer.store.memory import MemoryStore
-from forebay.runtime.spark.read.plan import SourceBuffer
+from forebay.runtime.spark.reading.plan import SourceBuffer
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from forebay.buffer.manifest import Queue
-    from forebay.runtime.spark.write.write_job import WriteJob
+    from forebay.runtime.spark.writing.write_job import WriteJob
 
 
 class EpochRecord(Struct, frozen=True, array_like=True, tag="epoch"):

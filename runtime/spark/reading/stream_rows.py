@@ -9,8 +9,8 @@ from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.format.schema import compare_schemas
 from forebay.buffer.manifest.schemas import Schemas
 from forebay.buffer.topic import Topic
-from forebay.runtime.spark.read.rows import Rows
-from forebay.runtime.spark.read.times import TimeRange
+from forebay.runtime.spark.reading.rows import Rows
+from forebay.runtime.spark.reading.times import TimeRange
 from forebay.runtime.spark.types import spark_type
 
 if TYPE_CHECKING:

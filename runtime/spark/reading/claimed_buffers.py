@@ -15,8 +15,8 @@ from forebay.buffer.manifest import Queue, UnnamedReader
 from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import check_place, in_parallel
-from forebay.runtime.spark.read.offsets import Position
-from forebay.runtime.spark.read.plan import SourceBuffer
+from forebay.runtime.spark.reading.offsets import Position
+from forebay.runtime.spark.reading.plan import SourceBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from forebay.buffer.format.model import BatchDescriptor
     from forebay.buffer.manifest import Queue, State
     from forebay.buffer.read.side import ReadSide
-    from forebay.runtime.spark.read.offsets import Offset
+    from forebay.runtime.spark.reading.offsets import Offset
 
 _log = logging.getLogger("forebay.spark")
 

@@ -20,7 +20,7 @@ from forebay.buffer.manifest.lasting_writers import forget_lasting_writer
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.base import InDoubt
 from forebay.buffer.topic import Topic
-from forebay.runtime.spark.write.commit import EpochCommitter, EpochRecord, commit_job
+from forebay.runtime.spark.writing.commit import EpochCommitter, EpochRecord, commit_job
 from forebay.testing import Crash, Fault, FaultyStore, ManualClock
 
 LOST = (Fault.FAIL, Fault.LOSE_ANSWER, Fault.DROP, Fault.LATE, Fault.OWN_RETRY, Fault.BUSY)
