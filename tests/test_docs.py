@@ -138,6 +138,11 @@ def test_every_file_that_a_document_names_exists() -> None:
         assert not missing or page.name == "CHANGELOG.md", f"{name_of(page)} names {missing}"
 
 
+def test_glossary_defines_each_word_once_in_alphabetical_order() -> None:
+    words = re.findall(r"^\*\*([^*]+)\*\*", (TOP / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    assert words == sorted(set(words), key=lambda word: re.sub("[^a-z ]", "", word.lower()))
+
+
 def test_map_of_the_house_answers_each_question_with_files() -> None:
     section = (TOP / "CONTRIBUTING.md").read_text().partition("## Map of the house\n")[2].partition("\n## ")[0]
     answers = re.findall(r"^\| (.+\?) \| (.+) \|$", section, re.MULTILINE)
