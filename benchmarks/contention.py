@@ -14,7 +14,7 @@ told; time is simulated, so that minutes of a large fleet take seconds and a bus
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from heapq import heappop, heappush
 from itertools import accumulate, count
 from random import Random
@@ -71,6 +71,7 @@ class Appends:
 # The model
 
 
+@cache
 def predict(producers: int, interval: float, store: Store) -> Appends:
     """What to expect of one manifest whose producers each have something to list every `interval` seconds."""
     if producers == 1:
@@ -108,13 +109,19 @@ def _update_seconds(success: float, store: Store) -> float:
 
 def _outcomes(success: float, store: Store) -> list[tuple[float, float]]:
     """How likely an update is to end with its first, second … try, and after how many seconds on average."""
-    found, left, seconds = [], 1.0, 0.0
-    for attempt in range(DEFAULT_LIMITS.max_attempts):
-        seconds += store.get + store.put
+    found, left = [], 1.0
+    for seconds in _times(store):
         found.append((left * success, seconds))
         left *= 1 - success
-        seconds += min(_BACKOFF_CAP, _BACKOFF_BASE * 2.0 ** min(attempt, 10)) / 2
     return [*found, (left, DEFAULT_LIMITS.max_seconds)]  # and then it gives up
+
+
+@cache
+def _times(store: Store) -> list[float]:
+    """After how many seconds the first, second … try of an update ends, on average."""
+    pauses = (min(_BACKOFF_CAP, _BACKOFF_BASE * 2.0 ** min(n, 10)) / 2 for n in range(DEFAULT_LIMITS.max_attempts - 1))
+    once = store.get + store.put
+    return list(accumulate(pauses, lambda seconds, pause: seconds + pause + once, initial=once))
 
 
 # The real code, in simulated time

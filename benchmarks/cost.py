@@ -4,7 +4,7 @@ Producers and a runtime at work on one buffer, whose store answers each request 
 How large a batch is changes nothing about that: it is one PUT and one GET. What a terabyte costs is computed from it.
 
     python benchmarks cost          measure; results go to benchmarks/results/cost.json
-    python benchmarks/cost.py       write the tables of docs/cost.md from those results
+    python benchmarks/cost.py       write the tables of docs/settings.md from those results
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ DOLLARS_PER_GB_MONTH = 0.023
 
 INTERVALS = (0.1, 1.0, 10.0)
 PRODUCERS = (1, 4, 16)
+PRODUCERS_BY_SIZE = 4
 SIZES = (64 << 10, 1 << 20, 8 << 20, 64 << 20)
 """Of a batch, before compression."""
 COLLECT_EVERY = 300.0
@@ -52,7 +53,7 @@ _READS = frozenset({"get", "get_if_changed"})
 
 _HERE = Path(__file__).resolve().parent
 RESULTS = _HERE / "results" / "cost.json"
-PAGE = _HERE.parent / "docs" / "cost.md"
+PAGE = _HERE.parent / "docs" / "settings.md"
 BEGIN, END = "<!-- from benchmarks/cost.py -->", "<!-- end -->"
 
 
@@ -184,54 +185,47 @@ def dollars(writes: float, reads: float) -> float:
 
 def make_tables(figures: Mapping[str, Any]) -> str:
     """The tables of the page, from what was measured."""
-    parts = (_by_fleet(figures), _by_size(figures), _by_kind(figures), _by_time(figures))
+    parts = (_by_fleet(figures), _by_size(figures), _by_time(figures))
     return "\n\n".join("\n".join(part) for part in parts)
 
 
 def _by_fleet(figures: Mapping[str, Any]) -> Iterator[str]:
-    yield "Dollars for each month of producers that always have something to flush:"
+    yield "Dollars per month, if every producer always has something to flush:"
     yield ""
-    yield f"| flush | {' | '.join(f'{count} at work' for count in PRODUCERS)} |"
+    yield "| `flush_interval` | " + " | ".join(f"{count} producer{'s' * (count > 1)}" for count in PRODUCERS) + " |"
     yield f"| --- |{' --- |' * len(PRODUCERS)}"
     for interval in INTERVALS:
         row = [cell for cell in figures["cells"] if cell["interval"] == interval]
-        flushes = [cell["producers"] * _MONTH / interval for cell in row]
-        costs = [dollars(*(n * each for n in _per_batch(cell))) for cell, each in zip(row, flushes, strict=True)]
-        yield f"| {interval:g} s | {' | '.join(f'${cost:,.0f}' for cost in costs)} |"
+        yield f"| {interval:g} s | {' | '.join(f'${dollars_a_month(cell):,.0f}' for cell in row)} |"
 
 
-def _by_kind(figures: Mapping[str, Any]) -> Iterator[str]:
-    yield "Requests for each GB in batches of 1 MiB, by kind:"
-    yield ""
-    yield "| flush | producers | batch PUT | manifest PUT | manifest GET | batch GET | reader: PUT | reader: GET |"
-    yield f"|{' --- |' * 8}"
-    for cell in figures["cells"]:
-        batches = cell["batches"]
-        (put, got), (acked, looked) = _split(cell["writers"]), _split(cell["reader"])
-        kinds = (batches, put - batches, got, batches, acked, looked - batches)
-        shown = " | ".join(f"{count / batches * _GIGABYTE / (1 << 20):,.0f}" for count in kinds)
-        yield f"| {cell['interval']:g} s | {cell['producers']} | {shown} |"
+def dollars_a_month(cell: Mapping[str, Any]) -> float:
+    """What producers cost that always have something to flush, with the group that reads it."""
+    flushes = cell["producers"] * _MONTH / cell["interval"]
+    return dollars(*(n * flushes for n in _per_batch(cell)))
 
 
 def _by_size(figures: Mapping[str, Any]) -> Iterator[str]:
-    yield "Dollars for each TB, and millions of requests, by the size of a batch:"
+    yield f"Dollars per TB, and millions of requests, by the size of a batch ({PRODUCERS_BY_SIZE} producers):"
     yield ""
-    yield f"| flush | producers | {' | '.join(_size(size) for size in SIZES)} |"
-    yield f"| --- | --- |{' --- |' * len(SIZES)}"
+    yield f"| `flush_interval` | {' | '.join(_size(size) for size in SIZES)} |"
+    yield f"| --- |{' --- |' * len(SIZES)}"
     for cell in figures["cells"]:
+        if cell["producers"] != PRODUCERS_BY_SIZE:
+            continue
         writes, reads = _per_batch(cell)
         counts = [(writes * _TERABYTE / size, reads * _TERABYTE / size) for size in SIZES]
         shown = [f"${dollars(*both):,.2f} ({sum(both) / 1e6:.2f} M)" for both in counts]
-        yield f"| {cell['interval']:g} s | {cell['producers']} | {' | '.join(shown)} |"
+        yield f"| {cell['interval']:g} s | {' | '.join(shown)} |"
 
 
 def _by_time(figures: Mapping[str, Any]) -> Iterator[str]:
     idle = figures["idle"]
     writes, reads = (count * _MONTH / idle["seconds"] for count in _split(idle["reader"]))
     collecting = (count * _MONTH / COLLECT_EVERY for count in _split(idle["collection"]))
-    yield "Dollars for each month, whatever is written:"
+    yield "Dollars per month, independent of what is written:"
     yield ""
-    yield "| what | a month |"
+    yield "| what | per month |"
     yield "| --- | --- |"
     yield f"| a group with nothing to read, polling every 2 s | ${dollars(writes, reads):,.2f} |"
     yield f"| a collector every {COLLECT_EVERY / 60:g} minutes | ${dollars(*collecting):,.2f} |"

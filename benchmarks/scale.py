@@ -5,7 +5,7 @@ simulated time, against what `cost` counted and against the times that `produce`
 processor is measured on a real S3 server. From that follow partitions, flush interval, latency and dollars.
 
     python benchmarks scale                                        measure; results go to benchmarks/results/scale.json
-    python benchmarks/scale.py --write                             write the tables of docs/scale.md from those results
+    python benchmarks/scale.py --write                             write the tables of docs/ from those results
     python benchmarks/scale.py --rate 1e9 --producers 200          what a stream of yours needs
 """
 
@@ -23,7 +23,16 @@ from typing import TYPE_CHECKING, Any
 import sizing
 from contention import Store, measure, predict
 from cost import put_tables
-from scale_tables import dollars_a_month, make_tables, measured_of, of_prefix, rate_text, seconds_text, size_text
+from scale_tables import (
+    dollars_a_month,
+    make_comparison,
+    make_tables,
+    measured_of,
+    of_prefix,
+    rate_text,
+    seconds_text,
+    size_text,
+)
 from sizing import Plan, Stream, choose, plan, predict_requests
 
 from forebay import Producer
@@ -39,8 +48,9 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).resolve().parent
 RESULTS = _HERE / "results" / "scale.json"
-PAGE = _HERE.parent / "docs" / "scale.md"
-BEGIN, END = "<!-- from benchmarks/scale.py -->", "<!-- end -->"
+PAGE = _HERE.parent / "docs" / "settings.md"
+KAFKA_PAGE = _HERE.parent / "docs" / "coming-from-kafka.md"
+BEGIN = "<!-- from benchmarks/scale.py -->"
 
 
 # Measuring
@@ -202,7 +212,7 @@ examples:
   python benchmarks/scale.py --rate 1e9 --producers 200                   1 GB/s from 200 services, all chosen for you
   python benchmarks/scale.py --rate 1e9 --producers 200 --interval 1      readable sooner
   python benchmarks/scale.py --rate 5e7 --producers 40 --put 0.02 --get 0.01 --groups 3 --retention-hours 72
-  python benchmarks/scale.py --write                                      docs/scale.md, from the results
+  python benchmarks/scale.py --write                                      the tables of docs/, from the results
 """
 
 
@@ -210,7 +220,7 @@ def main() -> int:
     figures = json.loads(RESULTS.read_text())["figures"]
     parser = argparse.ArgumentParser(
         prog="python benchmarks/scale.py",
-        description="What a stream needs, what it costs and how long it takes; the model is in docs/scale.md.",
+        description="What a stream needs, what it costs and how long it takes; docs/settings.md explains it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -223,12 +233,17 @@ def main() -> int:
     parser.add_argument("--put", type=float, default=sizing.S3.put, help="seconds that a small PUT takes")
     parser.add_argument("--get", type=float, default=sizing.S3.get, help="seconds that a small GET takes")
     parser.add_argument("--entries", choices=shapes, default=shapes[0], help="how long they are; as was measured")
-    parser.add_argument("--write", action="store_true", help="write the tables of docs/scale.md instead")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="write the tables of docs/settings.md and docs/coming-from-kafka.md instead",
+    )
     options = parser.parse_args()
     if min(options.rate, options.producers, options.interval or 1, options.put, options.get) <= 0:
         parser.error("rates, counts and times must be above 0")
     if options.write:
         PAGE.write_text(put_tables(PAGE.read_text(), make_tables(figures), BEGIN))
+        KAFKA_PAGE.write_text(put_tables(KAFKA_PAGE.read_text(), make_comparison(figures), BEGIN))
         return 0
     stream = Stream(
         options.rate,

@@ -1,4 +1,4 @@
-"""The tables of docs/scale.md, from what `scale` measured."""
+"""The tables of docs/settings.md and docs/coming-from-kafka.md, from what `scale` measured."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ STREAMS = ((10e6, 20), (1e9, 200), (100e9, 4000))
 
 
 def make_tables(figures: Mapping[str, Any]) -> str:
-    """The tables of the page, from what was measured."""
+    """The tables of docs/settings.md."""
     measured = measured_of(figures)
-    parts = (
-        _by_interval(Stream(1e9, 200, measured)),
-        _by_stream(measured),
-        _by_fleet(figures["contention"]),
-        _checks(figures),
-        _against_others(Stream(1e9, 200, measured)),
-    )
+    parts = (_by_interval(Stream(1e9, 200, measured)), _by_stream(measured), _by_fleet(figures["contention"]))
     return "\n\n".join("\n".join(part) for part in parts)
+
+
+def make_comparison(figures: Mapping[str, Any]) -> str:
+    """The table of docs/coming-from-kafka.md: what a TB costs here and elsewhere."""
+    return "\n".join(_against_others(Stream(1e9, 200, measured_of(figures))))
 
 
 def measured_of(figures: Mapping[str, Any], shape: str = "1 KiB") -> Measured:
@@ -37,8 +36,8 @@ def _by_interval(stream: Stream) -> Iterator[str]:
     chosen = choose(stream)
     yield f"### {rate_text(stream.rate)} from {stream.producers} services"
     yield ""
-    heads = ("flush", "partitions", "a batch", "durable, mean", "durable, p99", "read, mean")
-    yield f"| {' | '.join(heads)} | requests, a TB | all, a TB | all, a month |"
+    heads = ("`flush_interval`", "partitions", "batch", "durable, mean", "durable, p99", "read, mean")
+    yield f"| {' | '.join(heads)} | requests per TB | total per TB | total per month |"
     yield f"|{' --- |' * (len(heads) + 3)}"
     for interval in sizing.INTERVALS:
         found = plan(stream, interval)
@@ -66,23 +65,23 @@ def _by_stream(measured: Measured) -> Iterator[str]:
     pairs = list(zip(streams, plans, strict=True))
     rows = {
         "producers": [f"{stream.producers:,}" for stream in streams],
-        "topics, and partitions of each": [f"{found.topics}, {found.partitions}" for found in plans],
-        "flush interval": [f"{found.interval:.3g} s" for found in plans],
-        "a batch, before compression": [size_text(found.batch) for found in plans],
-        "appends a second, one manifest": [f"{found.appends.rate:.1f}" for found in plans],
-        "manifest writes for an append": [f"{found.appends.tries:.2f}" for found in plans],
+        "topics, and partitions of each topic": [f"{found.topics}, {found.partitions}" for found in plans],
+        "`flush_interval`": [f"{found.interval:.3g} s" for found in plans],
+        "batch, before compression": [size_text(found.batch) for found in plans],
+        "appends per second to one manifest": [f"{found.appends.rate:.1f}" for found in plans],
+        "manifest writes per append": [f"{found.appends.tries:.2f}" for found in plans],
         "durable, mean and p99": [
             f"{seconds_text(found.durable)}, {seconds_text(found.durable_p99)}" for found in plans
         ],
         "read by a group, mean": [seconds_text(found.visible) for found in plans],
-        "processors": [f"{found.cores:,.1f}" for found in plans],
-        "writes a second, busiest prefix (S3: 3,500)": [f"{of_prefix(found, 'writes'):.0f}" for found in plans],
-        "reads a second, busiest prefix (S3: 5,500)": [f"{of_prefix(found, 'reads'):.0f}" for found in plans],
-        "requests, a TB": [f"${found.request_dollars:,.2f}" for found in plans],
-        "storage for a day, a TB": [f"${found.storage_dollars:,.2f}" for found in plans],
-        "processors, a TB": [f"${found.core_dollars:,.2f}" for found in plans],
-        "between zones, a TB": ["$0"] * len(plans),
-        "all, a month": [f"${dollars_a_month(*pair):,.0f}" for pair in pairs],
+        "processor cores, half busy": [f"{found.cores:,.1f}" for found in plans],
+        "writes per second to one prefix (S3 allows 3,500)": [f"{of_prefix(found, 'writes'):.0f}" for found in plans],
+        "reads per second from one prefix (S3 allows 5,500)": [f"{of_prefix(found, 'reads'):.0f}" for found in plans],
+        "requests, per TB": [f"${found.request_dollars:,.2f}" for found in plans],
+        "storage for a day, per TB": [f"${found.storage_dollars:,.2f}" for found in plans],
+        "processors, per TB": [f"${found.core_dollars:,.2f}" for found in plans],
+        "traffic between zones, per TB": ["$0"] * len(plans),
+        "total, per month": [f"${dollars_a_month(*pair):,.0f}" for pair in pairs],
     }
     for name, cells in rows.items():
         yield f"| {name} | {' | '.join(cells)} |"
@@ -91,9 +90,9 @@ def _by_stream(measured: Measured) -> Iterator[str]:
 def _by_fleet(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "### One manifest: predicted and measured"
     yield ""
-    heads = ("producers", "an append every", "appends a second", "error", "writes for each", "an append takes", "p99")
-    yield f"| {' | '.join(heads)} | give up |"
-    yield f"|{' --- |' * (len(heads) + 1)}"
+    heads = ("producers", "each appends every", "appends per second", "error", "writes per append", "an append takes")
+    yield f"| {' | '.join(heads)} | p99 | fail |"
+    yield f"|{' --- |' * (len(heads) + 2)}"
     for cell in cells:
         expected, found = cell["predicted"], cell["measured"]
         both = [f"{expected[fact]:.1f}, {found[fact]:.1f}" for fact in ("rate", "tries")]
@@ -107,17 +106,6 @@ def _by_fleet(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         )
 
 
-def _checks(figures: Mapping[str, Any]) -> Iterator[str]:
-    yield "### What else was checked"
-    yield ""
-    yield "| | predicted | measured | error |"
-    yield "| --- | --- | --- | --- |"
-    for kind, name in (("requests", "requests a batch"), ("latency", "seconds to durable")):
-        for found in figures[kind]:
-            error = found["predicted"] / found["measured"] - 1
-            yield f"| {name}: {found['what']} | {found['predicted']:.3g} | {found['measured']:.3g} | {error:+.0%} |"
-
-
 PUBLISHED = (
     (
         "AutoMQ, Kafka on S3, without its licence",
@@ -125,11 +113,11 @@ PUBLISHED = (
         12_899,
         "AutoMQ's documentation, no year given, 1 GiB/s in and out",
     ),
-    ("Kafka of three zones, as AutoMQ reckons", 1.074e9, 226_671, "the same page"),
+    ("Kafka in three zones, as AutoMQ calculates", 1.074e9, 226_671, "the same page"),
     ("Kafka with diskless topics", 1.074e9, 288_000 / 12, "Aiven's benchmark of KIP-1150, 2025, 1 GiB/s in, 3 out"),
-    ("Kafka of three zones, as Aiven reckons", 1.074e9, 3_320_000 / 12, "the same page"),
+    ("Kafka in three zones, as Aiven calculates", 1.074e9, 3_320_000 / 12, "the same page"),
     ("Confluent Freight", 0.5e9, 2_149_091 / 12, "topicpartition.io, 2025, 0.5 GB/s in, 1.5 out, 7 days"),
-    ("Kafka of one's own, well tuned", 0.5e9, 1_056_048 / 12, "the same page: tiered storage, fetch from follower"),
+    ("Kafka run by yourself, well tuned", 0.5e9, 1_056_048 / 12, "the same page: tiered storage, fetch from follower"),
 )
 """What, bytes a second as the brokers see them, dollars a month, and who says so. Nobody's invoice: CHECK THEM."""
 
@@ -138,28 +126,27 @@ def _against_others(stream: Stream) -> Iterator[str]:
     found, smaller = choose(stream), stream.measured.smaller
     copies = (2 + 2 / 3) * sizing.DOLLARS_PER_GB_BETWEEN_ZONES * 1000
     disks = 3 * 1000 * stream.retention / sizing.MONTH * sizing.DOLLARS_PER_GB_MONTH_OF_DISK / BUSY_DISK
-    yield "### Against others, for each TB on the wire"
-    yield ""
-    yield "| | dollars a TB | of which | source |"
+    yield "| | dollars per TB | of which | source |"
     yield "| --- | --- | --- | --- |"
     for each in dict.fromkeys((found, plan(stream, 10.0))):
         bucket = (each.request_dollars + each.storage_dollars) * smaller
         yield (
-            f"| forebay, the bucket, flushed every {each.interval:.3g} s | ${bucket:,.2f} | requests "
-            f"${each.request_dollars * smaller:,.2f}, storage of a day ${each.storage_dollars * smaller:,.2f} | the "
+            f"| forebay: the bucket, with `flush_interval={each.interval:.3g}` | ${bucket:,.2f} | requests "
+            f"${each.request_dollars * smaller:,.2f}, storage for a day ${each.storage_dollars * smaller:,.2f} | the "
             f"model, {rate_text(stream.rate)} before compression, {stream.producers} producers |"
         )
     yield (
-        f"| forebay, processors of producers and one group | ${found.core_dollars * smaller:,.2f} | encoding, zstd, "
-        "client, decoding | measured; others leave their clients' out |"
+        f"| forebay: processor time of producers and one group | ${found.core_dollars * smaller:,.2f} | encoding, "
+        "zstd, client, decoding | measured; the other rows leave their clients out |"
     )
     yield (
-        f"| Kafka of one's own, without its brokers | ${copies + disks:,.2f} | between zones ${copies:,.2f}, disks of "
-        f"a day ${disks:,.2f} | prices in benchmarks/sizing.py: 3 copies, 3 zones, disks half full |"
+        f"| Kafka run by yourself, without its brokers | ${copies + disks:,.2f} | between zones "
+        f"${copies:,.2f}, disks for a day ${disks:,.2f} | "
+        "prices in benchmarks/sizing.py: 3 copies, 3 zones, disks half full |"
     )
     for name, rate, month, source in PUBLISHED:
         a_terabyte = month / (rate * sizing.MONTH / sizing.TERABYTE)
-        yield f"| {name} | ${a_terabyte:,.2f} | ${month:,.0f} a month | {source} |"
+        yield f"| {name} | ${a_terabyte:,.2f} | ${month:,.0f} per month | {source} |"
 
 
 BUSY_DISK = 0.5

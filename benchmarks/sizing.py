@@ -6,7 +6,9 @@ Prices and guesses stand at the top, to be checked and changed.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cache
 
 from contention import Appends, Store, predict
 from cost import DOLLARS_PER_GB_MONTH, dollars
@@ -34,6 +36,8 @@ BUSY = 0.5
 """How much of a processor one plans to use."""
 MOST_TRIES = 1.5
 """Manifest writes for each append that one plans with: past that, waiting grows faster than partitions save."""
+MOST_PARTITIONS = 1 << 16
+"""Of a topic that one would plan."""
 DOLLARS_WORTH_IT = 5.0
 """Of requests for each TB: a tenth of what a Kafka of one's own pays to copy that TB between zones."""
 
@@ -135,6 +139,7 @@ class Plan:
         return self.request_dollars + self.storage_dollars + self.core_dollars
 
 
+@cache
 def plan(stream: Stream, interval: float) -> Plan:
     """The least partitions at which producers seldom meet, and what follows from them."""
     measured, store = stream.measured, stream.store
@@ -142,10 +147,16 @@ def plan(stream: Stream, interval: float) -> Plan:
     producers = math.ceil(stream.producers / topics)
     # A batch that is full is flushed before its time.
     interval = min(interval, FLUSH_SIZE * stream.producers / stream.rate)
-    partitions, each = 1, interval
-    while predict(producers, each, store).tries > MOST_TRIES:
-        partitions += 1
-        each = interval * partitions / measured.turns
+
+    def between_appends(partitions: int) -> float:
+        """Seconds between two appends of a producer to one partition."""
+        return interval if partitions == 1 else interval * partitions / measured.turns
+
+    def is_enough(partitions: int) -> bool:
+        return predict(producers, between_appends(partitions), store).tries <= MOST_TRIES
+
+    partitions = 1 + bisect_left(range(1, MOST_PARTITIONS), True, key=is_enough)
+    each = between_appends(partitions)
     appends = predict(producers, each, store)
     requests = predict_requests(producers, each, store, groups=stream.groups)
     batches = topics * partitions * producers / each

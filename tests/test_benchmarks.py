@@ -276,11 +276,14 @@ def test_plan_spreads_a_fleet_until_its_producers_seldom_meet() -> None:
     assert large.interval == pytest.approx(sizing.FLUSH_SIZE * 1000 / 100e9), "a full batch does not wait"
 
 
-def test_scale_page_says_what_its_script_computes_from_what_was_measured() -> None:
-    page = scale.PAGE.read_text()
-    figures = json.loads(scale.RESULTS.read_text())["figures"]
-    tables = scale_tables.make_tables(figures)
-    assert page == cost.put_tables(page, tables, scale.BEGIN), "run `python benchmarks/scale.py --write`"
+@pytest.mark.parametrize(
+    ("path", "make"),
+    [(scale.PAGE, scale_tables.make_tables), (scale.KAFKA_PAGE, scale_tables.make_comparison)],
+    ids=["settings", "coming from Kafka"],
+)
+def test_page_says_what_scale_computes_from_what_was_measured(path: Path, make: Callable[..., str]) -> None:
+    page, figures = path.read_text(), json.loads(scale.RESULTS.read_text())["figures"]
+    assert page == cost.put_tables(page, make(figures), scale.BEGIN), "run `python benchmarks/scale.py --write`"
 
 
 def test_performance_page_says_what_was_measured() -> None:

@@ -7,15 +7,22 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from functools import cache
+from inspect import signature
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import pytest
 
+from forebay import Consumer, Producer, ProducerLimits, ReadAhead
+from forebay.buffer import TopicConsumer, TopicProducer
+from forebay.buffer.write.settings import FLUSH_INTERVAL
 from forebay.cli import cli
+from forebay.gc import Collector
+from forebay.runtime import Runtime, RuntimeConfig
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import cost
@@ -33,9 +40,10 @@ def name_of(path: Path) -> str:
 
 
 def read_in_order() -> list[Path]:
-    """The pages that can be run, in the order in which a person reads them: the README, then as in the index."""
+    """The pages that can be run, in the order of the ladder: the README, then from the index's tutorial on."""
     index = TOP / "docs" / "README.md"
-    linked = [index.parent / target for target in re.findall(r"\]\((\w[\w-]*\.md)\)", index.read_text())]
+    ladder = index.read_text().partition("## Tutorial\n")[2]
+    linked = [index.parent / target for target in re.findall(r"\]\((\w[\w/-]*\.md)\)", ladder)]
     return [page for page in dict.fromkeys([TOP / "README.md", *linked, *PAGES]) if page in PAGES]
 
 
@@ -130,6 +138,11 @@ def test_every_file_that_a_document_names_exists() -> None:
         assert not missing or page.name == "CHANGELOG.md", f"{name_of(page)} names {missing}"
 
 
+def test_glossary_defines_each_word_once_in_alphabetical_order() -> None:
+    words = re.findall(r"^\*\*([^*]+)\*\*", (TOP / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    assert words == sorted(set(words), key=lambda word: re.sub("[^a-z ]", "", word.lower()))
+
+
 def test_map_of_the_house_answers_each_question_with_files() -> None:
     section = (TOP / "CONTRIBUTING.md").read_text().partition("## Map of the house\n")[2].partition("\n## ")[0]
     answers = re.findall(r"^\| (.+\?) \| (.+) \|$", section, re.MULTILINE)
@@ -184,16 +197,51 @@ def test_command_that_does_not_exist_is_noticed() -> None:
 
 def test_every_page_of_the_documents_is_in_their_index() -> None:
     index = (TOP / "docs" / "README.md").read_text()
-    for page in (TOP / "docs").glob("*.md"):
-        assert page.name == "README.md" or f"]({page.name})" in index, f"docs/README.md does not name {page.name}"
+    for page in (TOP / "docs").rglob("*.md"):
+        link = page.relative_to(TOP / "docs").as_posix()
+        assert link == "README.md" or f"]({link})" in index, f"docs/README.md does not name {link}"
 
 
-def test_cost_page_says_what_its_script_computes_from_what_was_measured() -> None:
+def parameters_of(function: Callable[..., Any]) -> set[str]:
+    """The names that users pass: not the URL, and not where time and random numbers come from."""
+    return set(signature(function).parameters) - {"url", "clock", "random"}
+
+
+@pytest.mark.parametrize(
+    ("page", "names"),
+    [
+        ("producer", parameters_of(Producer)),
+        ("producer", {f"limits.{field.name}" for field in fields(ProducerLimits)}),
+        ("consumer", parameters_of(Consumer)),
+        ("consumer", {field.name for field in fields(ReadAhead)}),
+        ("topics", parameters_of(TopicConsumer) - parameters_of(Consumer)),
+        ("producer", parameters_of(TopicProducer)),
+        ("runtime", parameters_of(Runtime)),
+        ("runtime", {field.name for field in fields(RuntimeConfig)}),
+        ("collector", parameters_of(Collector)),
+        ("command-line", {f"forebay {name}" for name in cli.commands}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_reference_names_every_setting(page: str, names: set[str]) -> None:
+    text = (TOP / "docs" / "reference" / f"{page}.md").read_text()
+    missing = [name for name in sorted(names) if not re.search(rf"\b{name}\b", text)]
+    assert not missing, f"docs/reference/{page}.md lacks {missing}"
+
+
+def test_settings_page_says_what_cost_computes_from_what_was_measured() -> None:
     page = cost.PAGE.read_text()
     figures = json.loads(cost.RESULTS.read_text())["figures"]
     assert page == cost.put_tables(page, cost.make_tables(figures)), "run `python benchmarks/cost.py`"
     assert f"${cost.DOLLARS_PER_1000_WRITES} for 1,000 writes" in page
     assert f"${cost.DOLLARS_PER_1000_READS} for 1,000 reads" in page
+
+
+@pytest.mark.parametrize("page", ["docs/settings.md", "docs/reference/producer.md", "README.md"])
+def test_page_says_what_a_busy_producer_costs_at_the_default_interval(page: str) -> None:
+    cells = json.loads(cost.RESULTS.read_text())["figures"]["cells"]
+    (alone,) = (cell for cell in cells if (cell["interval"], cell["producers"]) == (FLUSH_INTERVAL, 1))
+    assert f"${cost.dollars_a_month(alone):.0f}" in (TOP / page).read_text()
 
 
 def test_costs_are_counted_by_what_each_kind_of_request_costs() -> None:
@@ -203,8 +251,6 @@ def test_costs_are_counted_by_what_each_kind_of_request_costs() -> None:
     }  # fmt: skip
     idle = {"seconds": 10.0, "reader": {"get_if_changed": 10}, "collection": {"list": 3, "get": 2, "delete": 7}}
     tables = cost.make_tables({"cells": [cell], "idle": idle})
-    # A GB is 954 batches of 1 MiB; each takes 1 PUT, 1.5 more, half a GET, 1 GET, and as many looks of the reader.
-    assert "| 0.1 s | 4 | 954 | 1,431 | 477 | 954 | 0 | 954 |" in tables
     # 10^12 / 2^20 batches of 2.5 writes and 2.5 reads.
     assert "$12.87 (4.77 M)" in tables
     # 4 producers that flush ten times a second for thirty days.

@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 
 def crc32c(data: Data) -> int:
     """Return the checksum of the data."""
-    # The library takes no view of memory, but Arrow's, which is none to Python.
+    # google_crc32c rejects memoryview but accepts a pyarrow Buffer.
     return int(google_crc32c.value(data if isinstance(data, bytes) else pa.py_buffer(data)))

@@ -11,7 +11,8 @@
   are not opened. Otherwise anyone who can write to the folder could make a collector delete outside it, or hang
   a reader.
 
-`flock` over a network file system is as good as that file system: use this store on a local disk.
+The processes of one machine may share a folder on a local disk. Do not use a network file system: its locks, renames
+and caches may differ from what this store relies on, and no test tries it.
 """
 
 from __future__ import annotations

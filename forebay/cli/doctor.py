@@ -245,7 +245,7 @@ def _measure_write_rate(store: ObjectStore, key: str, clock: Clock) -> Check:
         return Check(what, "ok", f"{rate}, one after the other; none was throttled")
     advice = (
         "producers learn that rate and put more into each append: entries are durable after a second or more. "
-        "For a shorter delay, or for many producers, use a topic with more partitions: docs/scale.md"
+        "For a shorter delay, or for many producers, use a topic with more partitions: docs/settings.md"
     )
     return Check(what, "note", f"{rate}; the store throttled {throttled} of {applied + throttled} (429)", advice)
 

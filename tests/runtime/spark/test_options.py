@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 from spark_place import Place
 
 from forebay.buffer.base.errors import InvalidInput
@@ -48,3 +49,22 @@ def test_url_may_be_written_as_spark_users_do(spark: SparkSession, place: Place,
     with Producer(place.url) as producer:
         producer.produce([b"a", b"b"])
     assert spark.read.format("forebay").load(str(tmp_path / "buffer")).count() == 2
+
+
+@pytest.mark.parametrize("way", ["read", "stream", "write", "write stream"])
+def test_reference_names_every_option(way: str) -> None:
+    source, schema = ForebaySource({"url": "file:///nowhere", "zzz": "1"}), StructType()
+    with pytest.raises(InvalidInput, match="unknown option 'zzz'; expected one of") as refused:
+        match way:
+            case "read":
+                source.reader(schema)
+            case "stream":
+                source.streamReader(schema)
+            case "write":
+                source.writer(schema, False)
+            case _:
+                source.streamWriter(schema, False)
+    known = str(refused.value).partition("expected one of ")[2].partition(", or storage.*")[0].split(", ")
+    documented = (Path(__file__).parents[3] / "docs" / "reference" / "spark.md").read_text()
+    assert len(known) > 3
+    assert [name for name in known if name != "path" and f"`{name}`" not in documented] == []
