@@ -83,7 +83,8 @@ def _land(bench: Bench, folder: Path) -> None:
     with Consumer(typed, group="list") as consumer:
         files = [folder / "typed" / found.location for found in consumer.next_descriptors(1000)]
     parquet: Callable[[], Sink] = lambda: ParquetSink(f"file://{folder}/parquet-{next(_numbers)}")  # noqa: E731
-    iceberg: Callable[[], Sink] = lambda: IcebergSink(_open_catalog(folder), _TABLE)  # noqa: E731
+    catalog = _open_catalog(folder)
+    iceberg: Callable[[], Sink] = lambda: IcebergSink(catalog, f"{_TABLE}_{next(_numbers)}")  # noqa: E731
     documents = JsonLines(_SCHEMA)
     ratios = bench.compare(
         "land a backlog",
