@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --disable-pip-version-check
 EDITABLE := --no-build-isolation --config-settings editable_mode=strict --editable
+EXTRAS := s3,fast,spark,java,delta,iceberg,cli,metrics,dev-server,testing
 SOURCES := forebay buffer runtime gc testing
 # Tests start hundreds of processes: each would compile all of forebay again if this were set outside.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,14 +25,14 @@ help: ## Show this list
 # pip shows what it downloads: it takes minutes.
 define install
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
-	@$(PIP) --quiet --upgrade "pip>=24" "setuptools>=77"
-	@echo "installing forebay with its extra \"$(1)\", mostly Spark (460 MB), into $(VENV)"
-	@$(PIP) $(EDITABLE) ".[$(1)]"
+	@$(PIP) --quiet --upgrade "pip>=25.1" "setuptools>=77"
+	@echo "installing forebay[$(1)], mostly Spark (460 MB), into $(VENV)"
+	@$(PIP) $(EDITABLE) ".[$(1)]" $(2)
 	@touch $@
 endef
 
 $(VENV)/.dependencies: pyproject.toml
-	$(call install,dev)
+	$(call install,$(EXTRAS),--group dev)
 
 $(VENV)/.demo-$(LAYOUT): pyproject.toml
 	@rm -f $(VENV)/.demo-*
@@ -54,8 +55,8 @@ LOWEST_TESTS := tests/conformance tests/golden tests/buffer/format tests/buffer/
 
 $(LOWEST)/.dependencies: pyproject.toml tests/lowest.py
 	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/python tests/lowest.py test cli delta iceberg spark java > $(LOWEST)/requirements.txt
-	$(LOWEST_PIP) --upgrade "pip>=24" "setuptools>=77" --requirement $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python tests/lowest.py test,$(EXTRAS) > $(LOWEST)/requirements.txt
+	$(LOWEST_PIP) --upgrade "pip>=25.1" "setuptools>=77" --requirement $(LOWEST)/requirements.txt
 	touch $@
 
 $(LOWEST_INSTALLED): $(LOWEST)/.dependencies

@@ -66,7 +66,7 @@ class MotoServer(_S3Server):
             from moto.s3.responses import S3Response  # noqa: PLC0415
             from moto.server import ThreadedMotoServer  # noqa: PLC0415
         except ImportError as error:
-            raise Unsupported(f"moto is not installed: {install_hint('dev-server')}") from error
+            raise Unsupported(f"moto is not installed: {install_hint('testing')}") from error
         lock = threading.RLock()
         for name in ("_key_response", "_bucket_response"):
             locked = _hold(lock, getattr(S3Response, name))

@@ -170,7 +170,7 @@ def encode_batch(
     """
     if version not in (1, 2):
         raise InvalidInput(f"a batch is of version 1 or 2, not {version!r}")
-    values = _to_large_binary(entries)
+    values = to_large_binary(entries)
     size = raw_size(values)
     if size > max_raw_bytes:
         raise InvalidInput(
@@ -286,8 +286,12 @@ def _check_lengths(values: pa.LargeBinaryArray) -> pa.Int64Array:
     return lengths
 
 
-def _to_large_binary(entries: Sequence[bytes] | pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:
-    """Return the entries as one array whose 64-bit offsets do not care how many bytes there are."""
+def to_large_binary(entries: Sequence[bytes] | pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:
+    """Return the entries as one array whose 64-bit offsets do not care how many bytes there are.
+
+    Raises:
+        InvalidInput: an entry is null or not bytes, or they are too many for a batch.
+    """
     if isinstance(entries, Entries):
         entries = entries.arrow
     if isinstance(entries, pa.ChunkedArray | pa.Array):
