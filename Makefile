@@ -17,7 +17,7 @@ INSTALLED := $(VENV)/.installed-$(LAYOUT)
 FOR_DEMO := $(if $(wildcard $(VENV)/.dependencies),$(INSTALLED),$(VENV)/.demo-$(LAYOUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test test-fast test-matrix test-s3a test-slow lint format bench clean
+.PHONY: help dev demo test test-fast test-matrix test-s3a test-slow lint format bench licences clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,7 +51,7 @@ LOWEST_PIP := PYTHONWARNINGS=ignore $(LOWEST)/bin/python -m pip install --quiet 
 LOWEST_TESTS := tests/conformance tests/golden tests/buffer/format tests/buffer/store tests/buffer/test_producer.py \
 	tests/buffer/test_consumer.py tests/runtime/sinks tests/cli/test_commands.py tests/runtime/spark/test_versions.py \
 	tests/runtime/spark/test_discovery.py tests/runtime/spark/read/test_read_spark.py \
-	tests/runtime/spark/write/test_batch_writer.py
+	tests/runtime/spark/write/test_batch_writer.py tests/runtime/test_prometheus.py tests/testing
 
 $(LOWEST)/.dependencies: pyproject.toml tests/lowest.py
 	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
@@ -110,6 +110,9 @@ format: $(INSTALLED) ## Rewrite the code in the project's format
 
 bench: $(INSTALLED) ## Measure, as ratios to ceilings taken in the same run
 	$(BIN)/python benchmarks
+
+licences: $(INSTALLED) ## List the licences of forebay and of all packages that it and its extras need
+	@$(BIN)/python .ci/licences.py $(EXTRAS)
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
