@@ -77,7 +77,7 @@ class Collector:
         grace = check_seconds(grace, "grace", zero=True)
         check_layout(manifest_path, data_prefix)
         self._store = open_store(url, storage_options)
-        self.url = self._store.url
+        self.url: str = self._store.url
         self._clock = clock or SystemClock()
         self._settings = Settings(
             grace=grace,
@@ -96,7 +96,7 @@ class Collector:
         self._waking = Condition()
         self._stopping = False
         self._thread: Thread | None = None
-        self.failed_runs = 0
+        self.failed_runs: int = 0
         """Collections in the background that ended in an error, or could not collect some partition. Each is logged,
         and the next one starts anew."""
 

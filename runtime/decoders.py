@@ -7,7 +7,7 @@ raises `BadEntry`, which names the entries at fault; the runtime's poison policy
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
@@ -113,8 +113,8 @@ class JsonLines:
         if len(names) != len(set(names)):
             raise InvalidInput(f"every column needs a name of its own; found {', '.join(names)}")
         self.schema = schema
-        self.keep = tuple(keep)
-        self.rows_schema = pa.schema([*schema, *(RECORDS_SCHEMA.field(name) for name in keep)])
+        self.keep: tuple[str, ...] = tuple(keep)
+        self.rows_schema: Final = pa.schema([*schema, *(RECORDS_SCHEMA.field(name) for name in keep)])
         self._piece_bytes = check_whole(piece_bytes, "piece_bytes", least=1)
         for field in schema:
             _check_readable(field)

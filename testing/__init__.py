@@ -39,4 +39,5 @@ _HOMES = {
 }
 """Where each name is. They are loaded when asked for: pytest imports `forebay.testing.pytest` whenever it starts."""
 
-__getattr__, __dir__ = load_on_demand(__name__, _HOMES)
+if not TYPE_CHECKING:  # a type checker would take any name for one of them
+    __getattr__, __dir__ = load_on_demand(__name__, _HOMES)

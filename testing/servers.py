@@ -78,8 +78,8 @@ class MotoServer(_S3Server):
         server.start()
         self._exit.callback(server.stop)
         host, port = server.get_host_and_port()
-        self.endpoint_url = f"http://{host}:{port}"
-        self.storage_options = self._options("moto", "moto-secret")
+        self.endpoint_url: str = f"http://{host}:{port}"
+        self.storage_options: dict[str, Any] = self._options("moto", "moto-secret")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,8 +136,8 @@ class SeaweedServer(_S3Server):
     def _start(self, binary: str) -> None:
         ports = [self._port, *_free_ports(3)] if self._port else _free_ports(4)
         s3, master, volume, filer = ports
-        self.endpoint_url = f"http://{_LOOPBACK}:{s3}"
-        self.storage_options = self._options("forebay", "forebay-full-secret")
+        self.endpoint_url: str = f"http://{_LOOPBACK}:{s3}"
+        self.storage_options: dict[str, Any] = self._options("forebay", "forebay-full-secret")
         self.read_only_options = self._options("forebay-reader", "forebay-reader-secret")
         identities = self._folder / "identities.json"
         known = [

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from io import SEEK_END, BytesIO
 from itertools import chain
 from operator import countOf
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -70,7 +70,7 @@ class Entries(Sequence[bytes]):
     __slots__ = ("arrow",)
 
     def __init__(self, arrow: pa.ChunkedArray) -> None:
-        self.arrow = arrow
+        self.arrow: Final = arrow
 
     def __len__(self) -> int:
         return len(self.arrow)
@@ -100,7 +100,7 @@ class Entries(Sequence[bytes]):
             return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
         return NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # as for a list
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # as for a list
 
     def __repr__(self) -> str:
         return f"<{len(self)} entries>"
