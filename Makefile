@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --disable-pip-version-check
 EDITABLE := --no-build-isolation --config-settings editable_mode=strict --editable
+LOWEST_EXTRAS := s3,fast,spark,java,delta,iceberg,cli,dev-server,testing
+EXTRAS := $(LOWEST_EXTRAS),metrics
 SOURCES := forebay buffer runtime gc testing
 # Tests start hundreds of processes: each would compile all of forebay again if this were set outside.
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,7 +18,7 @@ INSTALLED := $(VENV)/.installed-$(LAYOUT)
 FOR_DEMO := $(if $(wildcard $(VENV)/.dependencies),$(INSTALLED),$(VENV)/.demo-$(LAYOUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test test-fast test-matrix test-s3a test-slow lint format bench clean
+.PHONY: help dev demo test test-fast test-matrix test-s3a test-slow lint format bench licences clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,14 +26,14 @@ help: ## Show this list
 # pip shows what it downloads: it takes minutes.
 define install
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
-	@$(PIP) --quiet --upgrade "pip>=24" "setuptools>=77"
-	@echo "installing forebay with its extra \"$(1)\", mostly Spark (460 MB), into $(VENV)"
-	@$(PIP) $(EDITABLE) ".[$(1)]"
+	@$(PIP) --quiet --upgrade "pip>=25.1" "setuptools>=77"
+	@echo "installing forebay[$(1)], mostly Spark (460 MB), into $(VENV)"
+	@$(PIP) $(EDITABLE) ".[$(1)]" $(2)
 	@touch $@
 endef
 
 $(VENV)/.dependencies: pyproject.toml
-	$(call install,dev)
+	$(call install,$(EXTRAS),--group dev)
 
 $(VENV)/.demo-$(LAYOUT): pyproject.toml
 	@rm -f $(VENV)/.demo-*
@@ -43,19 +45,20 @@ $(INSTALLED): $(VENV)/.dependencies
 	@touch $@
 
 # A second environment, with the lowest versions that pyproject.toml allows, Spark included, and the tests that use most
-# of them. Spark 4.0 has no streams: only the tests of batch reads and writes can run.
+# of them. Spark 4.0 has no streams: only the tests of batch reads and writes can run. The extra `metrics` needs a newer
+# OpenTelemetry than forebay does: it is left out.
 LOWEST := .venv-lowest
 LOWEST_INSTALLED := $(LOWEST)/.installed-$(LAYOUT)
 LOWEST_PIP := PYTHONWARNINGS=ignore $(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check
 LOWEST_TESTS := tests/conformance tests/golden tests/buffer/format tests/buffer/store tests/buffer/test_producer.py \
 	tests/buffer/test_consumer.py tests/runtime/sinks tests/cli/test_commands.py tests/runtime/spark/test_versions.py \
 	tests/runtime/spark/test_discovery.py tests/runtime/spark/reading/test_read_spark.py \
-	tests/runtime/spark/writing/test_batch_writer.py
+	tests/runtime/spark/writing/test_batch_writer.py tests/testing
 
 $(LOWEST)/.dependencies: pyproject.toml tests/lowest.py
 	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/python tests/lowest.py test cli delta iceberg spark java > $(LOWEST)/requirements.txt
-	$(LOWEST_PIP) --upgrade "pip>=24" "setuptools>=77" --requirement $(LOWEST)/requirements.txt
+	$(LOWEST)/bin/python tests/lowest.py test,$(LOWEST_EXTRAS) > $(LOWEST)/requirements.txt
+	$(LOWEST_PIP) --upgrade "pip>=25.1" "setuptools>=77" --requirement $(LOWEST)/requirements.txt
 	touch $@
 
 $(LOWEST_INSTALLED): $(LOWEST)/.dependencies
@@ -109,6 +112,9 @@ format: $(INSTALLED) ## Rewrite the code in the project's format
 
 bench: $(INSTALLED) ## Measure, as ratios to ceilings taken in the same run
 	$(BIN)/python benchmarks
+
+licences: $(INSTALLED) ## List the licences of forebay and of all packages that it and its extras need
+	@$(BIN)/python .ci/licences.py $(EXTRAS)
 
 clean: ## Remove what the other targets made
 	rm -rf $(VENV) $(LOWEST) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -64,4 +64,5 @@ _HOMES = {
 }
 """Where each name is. They are loaded when asked for: a process that Spark plans in needs few of them."""
 
-__getattr__, __dir__ = load_on_demand(__name__, _HOMES)
+if not TYPE_CHECKING:  # a type checker would take any name for one of them
+    __getattr__, __dir__ = load_on_demand(__name__, _HOMES)

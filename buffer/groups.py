@@ -135,13 +135,13 @@ class GroupReader:
 
         head = queue.change_head(register, lambda head: name in head.groups)
         self._group: Group = head.groups[name]
-        self.is_new = self._group.generation == generation
+        self.is_new: bool = self._group.generation == generation
         """Whether the group did not exist before, and this has made it."""
         self._buffer_id = head.buffer_id
         self._register = open_cursor(queue.store, name, self._group.generation, clock=clock, random=random)
         self._known: Snapshot[Cursor] | None = None
         self._number = 0
-        self.written_at = 0.0
+        self.written_at: float = 0.0
         """When the last write of the cursor here began, by the monotonic clock."""
         self._noting = Lock()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base.checks import check_whole
 from forebay.buffer.base.clock import SystemClock, system_random
@@ -123,14 +123,14 @@ class Producer(AsyncClosing):
             open_rows=partial(open_format, schema=schema, evolve=evolve),
         )
         rows = self._writer.rows
-        self.schema = None if rows is None else rows.schema
+        self.schema: Final = None if rows is None else rows.schema
         """The schema that rows have to fit; None in a buffer of bytes."""
         self._check_call: Callable[[Any, bytes, int], Call | RowCall] = (
             check_call if rows is None else partial(check_rows, converter=RowConverter(rows.schema))
         )
         self._channel = self._writer.channel
-        self.url = self._writer.url
-        self.last_number = self._writer.last_number
+        self.url: str = self._writer.url
+        self.last_number: int | None = self._writer.last_number
         """The number of the last call that is durable, for a lasting writer; None if there is none."""
         self._last_queued_number = self.last_number or 0
         self._numbered = writer_id is not None

@@ -29,17 +29,17 @@ class Standby:
     """
 
     def __init__(self, store: ObjectStore, group: str, clock: Clock) -> None:
-        self.group = check_group_name(group)
-        self.url = store.url
+        self.group: str = check_group_name(group)
+        self.url: str = store.url
         self._queue = Queue(store, role="standby", clock=clock)
         self._clock = clock
         self.start_again()
 
     def start_again(self) -> None:
         """Forget what was seen, after a claim that failed: the group may have been reset, too."""
-        self.owner = ""
+        self.owner: str = ""
         """Who has the group, for people; empty if nobody has."""
-        self.saw_life = False
+        self.saw_life: bool = False
         """Whether the owner, or one that came after it, gave a sign of life between two looks."""
         self._seen: CursorState | None = None
         self._generation: str | None = None

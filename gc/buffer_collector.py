@@ -34,7 +34,7 @@ class BufferCollector:
     """Collects a buffer, or one partition of a topic."""
 
     def __init__(self, store: ObjectStore, settings: Settings) -> None:
-        self.url = store.url
+        self.url: str = store.url
         self._store = store
         self._settings = settings
         self._clock = settings.clock

@@ -11,6 +11,7 @@ from forebay.buffer.base import metrics
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import ForebayError, InvalidInput
+from forebay.buffer.base.lifecycle import refuse_pickle
 from forebay.buffer.base.waiting import wait_for
 from forebay.buffer.either.dispatch import buffer_or_topic
 from forebay.buffer.manifest.state import check_layout
@@ -22,7 +23,7 @@ from forebay.gc.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, Self
+    from typing import Any, NoReturn, Self
 
     from forebay.buffer.base.clock import Clock, Random
     from forebay.buffer.eventlog import AuditTrail
@@ -76,7 +77,7 @@ class Collector:
         grace = check_seconds(grace, "grace", zero=True)
         check_layout(manifest_path, data_prefix)
         self._store = open_store(url, storage_options)
-        self.url = self._store.url
+        self.url: str = self._store.url
         self._clock = clock or SystemClock()
         self._settings = Settings(
             grace=grace,
@@ -95,9 +96,12 @@ class Collector:
         self._waking = Condition()
         self._stopping = False
         self._thread: Thread | None = None
-        self.failed_runs = 0
+        self.failed_runs: int = 0
         """Collections in the background that ended in an error, or could not collect some partition. Each is logged,
         and the next one starts anew."""
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickle(self, "pass on its URL, and make another one there")
 
     def collect_once(self, dry_run: bool = False) -> CollectionReport:
         """Trim what every reader has read, delete what is free to be deleted, and return what was done.

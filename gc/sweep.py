@@ -31,16 +31,16 @@ class Sweep:
     """
 
     def __init__(self, store: ObjectStore, settings: Settings, *, dry_run: bool) -> None:
-        self.url = store.url
+        self.url: str = store.url
         self._store = store
         self._events = settings.events
         self.dry_run = dry_run
         self._is_stopped = settings.is_stopped
-        self.deleted = 0
+        self.deleted: int = 0
         """So far; in a dry run, what would have been."""
         self.failed: dict[str, StoreError] = {}
         """The first thousand."""
-        self.failed_count = 0
+        self.failed_count: int = 0
 
     @property
     def is_complete(self) -> bool:

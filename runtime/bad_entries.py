@@ -25,7 +25,7 @@ class BadEntry(Corrupt):
         """The batch it is in."""
         self.index = index
         """Its place in the batch that the decoder was given; the entries before it are good."""
-        self.reasons = {} if reasons is None else dict(reasons)
+        self.reasons: dict[int, str] = {} if reasons is None else dict(reasons)
         """Why each bad entry is refused, by its place. Empty if the decoder knows only of the first one: then the
         runtime looks for the others."""
 

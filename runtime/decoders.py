@@ -7,7 +7,7 @@ raises `BadEntry`, which names the entries at fault; the runtime's poison policy
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow.json as pj
 
 from forebay.buffer.base.checks import check_whole
 from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.format.batch import to_large_binary
 from forebay.buffer.read.records import RECORDS_SCHEMA, records_schema
 from forebay.runtime.bad_entries import BadEntry, find_bad, others
 from forebay.runtime.json_kinds import find_wrong_kinds
@@ -112,30 +113,51 @@ class JsonLines:
         if len(names) != len(set(names)):
             raise InvalidInput(f"every column needs a name of its own; found {', '.join(names)}")
         self.schema = schema
-        self.keep = tuple(keep)
-        self.rows_schema = pa.schema([*schema, *(RECORDS_SCHEMA.field(name) for name in keep)])
+        self.keep: tuple[str, ...] = tuple(keep)
+        self.rows_schema: Final = pa.schema([*schema, *(RECORDS_SCHEMA.field(name) for name in keep)])
         self._piece_bytes = check_whole(piece_bytes, "piece_bytes", least=1)
         for field in schema:
             _check_readable(field)
 
     def __call__(self, batch: Batch) -> pa.Table:
         """Return one row for each entry."""
+        try:
+            table = self._decode_all(batch.chunks)
+        except _BadPiece as error:
+            raise _bad_entries(batch, error.reasons) from None
+        if self.keep:
+            records = batch.records()
+            for name in self.keep:
+                table = table.append_column(records.schema.field(name), records[name])
+        return table
+
+    def decode(self, entries: Sequence[bytes] | pa.Array | pa.ChunkedArray) -> pa.Table:
+        """Return one row for each entry, without a batch: to try a schema, or entries from elsewhere.
+
+        Columns of `keep` are missing: they come from the batch.
+
+        Raises:
+            BadEntry: as `__call__` does, with the sequence 0.
+            InvalidInput: these are no entries of bytes.
+        """
+        values = to_large_binary(entries)
+        try:
+            return self._decode_all([values])
+        except _BadPiece as error:
+            raise _bad_entries(None, error.reasons) from None
+
+    def _decode_all(self, chunks: Sequence[pa.Array]) -> pa.Table:
         pieces, start = [self.schema.empty_table()], 0
         reasons: dict[int, str] = {}
-        for piece in _pieces(batch, self._piece_bytes):
+        for piece in _pieces(chunks, self._piece_bytes):
             try:
                 pieces.append(self._decode(piece))
             except _BadPiece as error:
                 reasons |= {start + index: reason for index, reason in error.reasons.items()}
             start += len(piece)
         if reasons:
-            raise _bad_entries(batch, reasons)
-        table = pa.concat_tables(pieces)
-        if self.keep:
-            records = batch.records()
-            for name in self.keep:
-                table = table.append_column(records.schema.field(name), records[name])
-        return table
+            raise _BadPiece(reasons)
+        return pa.concat_tables(pieces)
 
     def _decode(self, entries: pa.Array) -> pa.Table:
         """The rows of one piece of a batch."""
@@ -237,9 +259,9 @@ def _is_shallow(entry: bytes) -> bool:
     return True
 
 
-def _pieces(batch: Batch, size: int) -> Iterator[pa.Array]:
+def _pieces(chunks: Sequence[pa.Array], size: int) -> Iterator[pa.Array]:
     """The entries in pieces of about `size` bytes, with offsets that a joined text cannot overflow."""
-    for chunk in batch.chunks:
+    for chunk in chunks:
         rows = max(1, len(chunk) * size // max(1, chunk.nbytes))
         for start in range(0, len(chunk), rows):
             yield chunk[start : start + rows].cast(pa.large_binary())
@@ -250,12 +272,16 @@ class _BadPiece(Exception):
         self.reasons = reasons
 
 
-def _bad_entries(batch: Batch, reasons: dict[int, str]) -> BadEntry:
+def _bad_entries(batch: Batch | None, reasons: dict[int, str]) -> BadEntry:
     reasons = {index: reason[:_LONGEST_REASON] for index, reason in sorted(reasons.items())}
     index = next(iter(reasons))
-    stored = index if batch.kept is None else batch.kept[index].as_py()
-    message = f"batch {batch.sequence}, entry {stored} of {batch.location}, is not what was expected: {reasons[index]}"
-    return BadEntry(message, sequence=batch.sequence, index=index, reasons=reasons)
+    if batch is None:
+        place, sequence = f"entry {index}", 0
+    else:
+        stored = index if batch.kept is None else batch.kept[index].as_py()
+        place, sequence = f"batch {batch.sequence}, entry {stored} of {batch.location},", batch.sequence
+    message = f"{place} is not what was expected: {reasons[index]}"
+    return BadEntry(message, sequence=sequence, index=index, reasons=reasons)
 
 
 def _most_common(schemas: list[pa.Schema]) -> pa.Schema | None:

@@ -87,7 +87,7 @@ class Runtime:
     ) -> None:
         self._clock = clock or SystemClock()
         self._random = random or system_random()
-        self.config = config or RuntimeConfig()
+        self.config: Final = config or RuntimeConfig()
         needed = _RESERVED_FOR_EACH_RAW_BYTE * (sink.combining.target_bytes if sink.combining else 0)
         if needed > self.config.max_bytes:
             raise InvalidInput(

@@ -5,13 +5,16 @@ Builds on `forebay.buffer` and `forebay.runtime`; only `forebay.cli` imports it,
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
-from forebay.testing.clock import ManualClock
-from forebay.testing.faults import WRITE_FAULTS, Crash, Fault, FaultyStore
-from forebay.testing.slow import SlowStore
-from forebay.testing.throttled import ThrottledStore
+from forebay.buffer.base.lazy import load_on_demand
+
+if TYPE_CHECKING:
+    from forebay.testing.catalogs import FaultyCatalog
+    from forebay.testing.clock import ManualClock
+    from forebay.testing.faults import WRITE_FAULTS, Crash, Fault, FaultyStore
+    from forebay.testing.slow import SlowStore
+    from forebay.testing.throttled import ThrottledStore
 
 __all__ = [
     "WRITE_FAULTS",
@@ -24,8 +27,17 @@ __all__ = [
     "ThrottledStore",
 ]
 
+_HOMES = {
+    "Crash": "forebay.testing.faults",
+    "Fault": "forebay.testing.faults",
+    "FaultyCatalog": "forebay.testing.catalogs",
+    "FaultyStore": "forebay.testing.faults",
+    "ManualClock": "forebay.testing.clock",
+    "SlowStore": "forebay.testing.slow",
+    "ThrottledStore": "forebay.testing.throttled",
+    "WRITE_FAULTS": "forebay.testing.faults",
+}
+"""Where each name is. They are loaded when asked for: pytest imports `forebay.testing.pytest` whenever it starts."""
 
-def __getattr__(name: str) -> Any:
-    if name != "FaultyCatalog":  # which needs pyiceberg, an extra
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("forebay.testing.catalogs"), name)
+if not TYPE_CHECKING:  # a type checker would take any name for one of them
+    __getattr__, __dir__ = load_on_demand(__name__, _HOMES)

@@ -190,7 +190,7 @@ class FaultyStore(FaultSchedule, ObjectStore):
         clock: Clock | None = None,
     ) -> None:
         super().__init__(script, only=only, clock=clock)
-        self.url = inner.url
+        self.url: str = inner.url
         self.inner = inner
 
     @classmethod

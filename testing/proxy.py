@@ -41,7 +41,7 @@ class _Listener:
         """Every request line that arrived, such as `GET /bucket/key HTTP/1.1`."""
         self.heads: list[str] = []
         """The request lines with their headers."""
-        self.endpoint_url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.endpoint_url: str = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()

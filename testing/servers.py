@@ -66,7 +66,7 @@ class MotoServer(_S3Server):
             from moto.s3.responses import S3Response  # noqa: PLC0415
             from moto.server import ThreadedMotoServer  # noqa: PLC0415
         except ImportError as error:
-            raise Unsupported(f"moto is not installed: {install_hint('dev-server')}") from error
+            raise Unsupported(f"moto is not installed: {install_hint('testing')}") from error
         lock = threading.RLock()
         for name in ("_key_response", "_bucket_response"):
             locked = _hold(lock, getattr(S3Response, name))
@@ -78,8 +78,8 @@ class MotoServer(_S3Server):
         server.start()
         self._exit.callback(server.stop)
         host, port = server.get_host_and_port()
-        self.endpoint_url = f"http://{host}:{port}"
-        self.storage_options = self._options("moto", "moto-secret")
+        self.endpoint_url: str = f"http://{host}:{port}"
+        self.storage_options: dict[str, Any] = self._options("moto", "moto-secret")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,8 +136,8 @@ class SeaweedServer(_S3Server):
     def _start(self, binary: str) -> None:
         ports = [self._port, *_free_ports(3)] if self._port else _free_ports(4)
         s3, master, volume, filer = ports
-        self.endpoint_url = f"http://{_LOOPBACK}:{s3}"
-        self.storage_options = self._options("forebay", "forebay-full-secret")
+        self.endpoint_url: str = f"http://{_LOOPBACK}:{s3}"
+        self.storage_options: dict[str, Any] = self._options("forebay", "forebay-full-secret")
         self.read_only_options = self._options("forebay-reader", "forebay-reader-secret")
         identities = self._folder / "identities.json"
         known = [

@@ -41,7 +41,7 @@ class ThrottledStore(ObjectStore):
     ) -> None:
         if not writes_per_second > 0:
             raise InvalidInput(f"writes_per_second must be more than 0, not {writes_per_second}")
-        self.url = inner.url
+        self.url: str = inner.url
         self.inner = inner
         self.applied: Counter[str] = Counter()
         """How many writes were applied, by key."""

@@ -35,7 +35,7 @@ class WatchedStore(ObjectStore):
     """
 
     def __init__(self, inner: ObjectStore, *, manifest_path: str = "manifest", retention: bool = False) -> None:
-        self.url = inner.url
+        self.url: str = inner.url
         self.inner = inner
         self.head: Head | None = None
         """The manifest as it is."""

@@ -41,10 +41,10 @@ class WriteSpacing:
     """
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self.seconds: float = 0.0
         """Minimum seconds between two writes."""
         self._wrote_at = float("-inf")
-        self.last_waited = 0.0
+        self.last_waited: float = 0.0
         """How long the last update waited because of the store's limit."""
 
     def left(self, now: float) -> float:

@@ -55,9 +55,9 @@ class Renewal:
         self.clock = clock
         self.patience = patience
         self.renew = renew
-        self.due = 0.0
+        self.due: float = 0.0
         """When to renew it next, by the clock's monotonic time."""
-        self.is_stopped = False
+        self.is_stopped: bool = False
 
     def start(self, due: float) -> None:
         """Renew it from now on, first at `due`."""

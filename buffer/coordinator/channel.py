@@ -32,6 +32,8 @@ class _Place:
 class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
     """One named way in. Writes of one channel are applied in the order they entered it, paused or not."""
 
+    paused: bool
+
     def __init__(self, name: str, state: CoordinatorState) -> None:
         super().__init__(name)
         self.state = state

@@ -20,7 +20,7 @@ class DeltaRejected(ForebayError):
     def __init__(self, reason: Exception) -> None:
         super().__init__(f"the delta was rejected: {type(reason).__name__}: {reason}")
         self.reason = reason
-        self.__cause__ = reason
+        self.__cause__: BaseException | None = reason
 
 
 class ApplyFailed(ForebayError):

@@ -6,7 +6,7 @@ import logging
 import math
 from collections import deque
 from threading import RLock, current_thread
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from forebay.buffer.base.errors import Closed
 from forebay.buffer.coordinator.room import Room
@@ -46,16 +46,16 @@ class CoordinatorGroup:
             name: What the threads are called.
         """
         self.clock = clock
-        self.lock = RLock()  # which knows its owner: see `wait_on`
-        self.apply_thread = ApplyThread(f"forebay-apply-{name}", self.lock, clock)
-        self.flush_threads = FlushThreads(f"forebay-flush-{name}", flush_threads, self.lock, clock)
-        self.max_cost = math.inf if max_cost is None else max_cost
+        self.lock: Final = RLock()  # which knows its owner: see `wait_on`
+        self.apply_thread: Final = ApplyThread(f"forebay-apply-{name}", self.lock, clock)
+        self.flush_threads: Final = FlushThreads(f"forebay-flush-{name}", flush_threads, self.lock, clock)
+        self.max_cost: float | int = math.inf if max_cost is None else max_cost
         self.held_cost = 0
         self.cost_line: deque[object] = deque()
         """Writers waiting for the cost bound, first come first served: a big write is not starved by small ones."""
-        self.room = Room(self.lock)
+        self.room: Final = Room(self.lock)
         """Writers wait here for the cost bound."""
-        self.ended = False
+        self.ended: bool = False
         """Whether the last coordinator has stopped."""
         self._members: dict[Member, None] = {}
 

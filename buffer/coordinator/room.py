@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from threading import Condition
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
@@ -43,7 +43,7 @@ class LoopWaker:
     __slots__ = ("future", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+        self.loop: Final = loop
         self.future: asyncio.Future[None] = loop.create_future()
 
     def __call__(self, _: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from threading import Condition
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from forebay.buffer.base.errors import Closed, Timeout
 from forebay.buffer.coordinator.delta import Durability
@@ -33,7 +33,7 @@ class ChannelState:
         """Writes that entered, those waiting for the cost bound included; changed under the lock."""
         self.applied = 0
         """Writes that left the queue; changed by the apply thread alone, without the lock."""
-        self.paused = False
+        self.paused: bool = False
 
 
 class CoordinatorState:
@@ -43,17 +43,17 @@ class CoordinatorState:
         self.name = name
         self.config = config
         self.group = group
-        self.clock = group.clock
-        self.lock = group.lock
+        self.clock: Final = group.clock
+        self.lock: Final = group.lock
         self.apply_task: Task = lambda: False
         """Looks for something to apply or to freeze; runs on the apply thread, when it was woken."""
-        self.idle = False
+        self.idle: bool = False
         """Whether the task found nothing to do, and has to be woken: most writes need not."""
-        self.room = Room(self.lock)
+        self.room: Final = Room(self.lock)
         """Writers wait here for their channel's capacity."""
-        self.moved = Condition(self.lock)
+        self.moved: Final = Condition(self.lock)
         """Notifies threads that wait for a write to be applied, for a watermark, for a pause, or for the end."""
-        self.view_changed = Condition(self.lock)
+        self.view_changed: Final = Condition(self.lock)
         """Subscribers wait here for the next view."""
 
         self.pending: list[Waitable] = []
@@ -66,20 +66,20 @@ class CoordinatorState:
         self.applying = False
         self.batches = 0
         """Times that `applying` has ended: who waits for that might not be quick enough to see it."""
-        self.interrupt = False
+        self.interrupt: bool = False
         """Asks the apply thread to look again before it applies one more write."""
-        self.held_cost = 0
+        self.held_cost: int = 0
         """This coordinator's part of the group's `held_cost`."""
-        self.room_wanted = False
+        self.room_wanted: bool = False
         """Whether the group asks for the cost that is held here."""
 
-        self.watermarks = [0, 0, 0, 0]
+        self.watermarks: list[int] = [0, 0, 0, 0]
         """Indexed by `Durability`."""
-        self.current = DeltaRecord(range(1, 1))
+        self.current: DeltaRecord = DeltaRecord(range(1, 1))
         self.unsettled: dict[DeltaRecord, None] = {}
         """Frozen deltas not yet durable, oldest first."""
         self.stopping = False
-        self.ended = False
+        self.ended: bool = False
         self.failure: BaseException | None = None
         self._unapplied_watchers: dict[Waitable, list[Watcher]] = {}
         self._outbox: list[Watcher] = []

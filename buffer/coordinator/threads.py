@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from threading import Condition, Thread, current_thread
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
     from threading import RLock
@@ -23,7 +23,7 @@ class ApplyThread:
     """One thread that runs the tasks that were woken, and those whose time has come. Hold the lock for every call."""
 
     def __init__(self, name: str, lock: RLock, clock: Clock) -> None:
-        self.thread = Thread(target=self._run, name=name, daemon=True)
+        self.thread: Final = Thread(target=self._run, name=name, daemon=True)
         self._lock = lock
         self._clock = clock
         self._woken = Condition(lock)

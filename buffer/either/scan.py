@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import Denied, InvalidInput
+from forebay.buffer.base.lifecycle import refuse_pickle
 from forebay.buffer.either.dispatch import open_buffer_or_topic
 from forebay.buffer.holds import hold_range
 from forebay.buffer.manifest.schemas import Schemas
@@ -26,7 +27,7 @@ from forebay.buffer.topic.topic import Topic, check_place, in_parallel
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
-    from typing import Any
+    from typing import Any, NoReturn
 
     from forebay.buffer.base.clock import Clock
     from forebay.buffer.format.model import BatchDescriptor
@@ -162,6 +163,9 @@ class Scan:
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return a new reading of the rows for another library (the Arrow PyCapsule interface)."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def __reduce__(self) -> NoReturn:
+        refuse_pickle(self, "pass on its URL, and scan there")
 
     def __repr__(self) -> str:
         return f"<Scan {self.url}, {self.batches} batches: {', '.join(self.schema.names)}>"

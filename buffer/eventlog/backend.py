@@ -28,8 +28,8 @@ class Changes:
     """Wakes subscribers when something new is there: a condition, and how often it was notified."""
 
     def __init__(self) -> None:
-        self.condition = Condition()
-        self.count = 0
+        self.condition: Condition = Condition()
+        self.count: int = 0
 
     def notify(self) -> None:
         """Wake all waiting threads. A thread that is reading now sees by `count` that something changed."""
@@ -57,7 +57,7 @@ class Backend(ABC):
     """Whether others can append without our being notified, so that waiting has to look again by itself."""
 
     def __init__(self) -> None:
-        self.changes = Changes()
+        self.changes: Changes = Changes()
 
     @abstractmethod
     def create(self, topic: str, partitions: int) -> int:

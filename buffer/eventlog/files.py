@@ -95,7 +95,7 @@ class FilesBackend(StoredCursors):
 
     def __init__(self, url: str, *, clock: Clock, random: Random) -> None:
         super().__init__(FileStore(url), clock=clock, random=random)
-        self.url = self._store.url
+        self.url: str = self._store.url
         self._root = Path(unquote(urlsplit(self.url).path))
         self._process = os.getpid()
         self._folders: dict[str, _TopicFolder] = {}

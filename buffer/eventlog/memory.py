@@ -55,7 +55,7 @@ class MemoryBackend(Backend):
     def __init__(self, url: str) -> None:
         self.url = url
         self._shared = _logs.setdefault(url, _Shared())  # atomic, so it needs no lock
-        self.changes = self._shared.changes
+        self.changes: Changes = self._shared.changes
 
     def create(self, topic: str, partitions: int) -> int:
         """Make a topic unless it is there."""

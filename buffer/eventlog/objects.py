@@ -206,7 +206,7 @@ class ObjectsBackend(StoredCursors):
     def __init__(self, store: ObjectStore, *, clock: Clock, random: Random) -> None:
         super().__init__(store, clock=clock, random=random)
         # What opens this log again: the bare URL of a folder means files of lines.
-        self.url = f"objects+{store.url}" if store.url.startswith(("file:", "memory:")) else store.url
+        self.url: str = f"objects+{store.url}" if store.url.startswith(("file:", "memory:")) else store.url
         self._opening = Lock()
         self._open: dict[tuple[str, int], _Partition] = {}
 

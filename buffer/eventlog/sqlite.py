@@ -60,7 +60,7 @@ class SqliteBackend(Backend):
     def __init__(self, path: Path, *, clock: Clock, random: Random, busy_seconds: float = BUSY_SECONDS) -> None:
         super().__init__()
         self._path = path.absolute()
-        self.url = f"sqlite://{self._path}"
+        self.url: str = f"sqlite://{self._path}"
         self._clock = clock
         self._random = random
         self._busy_seconds = busy_seconds

@@ -59,7 +59,7 @@ class Following:
     def __init__(self, backend: Backend, topic: str) -> None:
         self.backend = backend
         self.topic = topic
-        self.changes = backend.changes
+        self.changes: Final = backend.changes
         self.places: dict[int, _Place] = {}
         self.ended = False
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from io import SEEK_END, BytesIO
 from itertools import chain
 from operator import countOf
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -70,7 +70,7 @@ class Entries(Sequence[bytes]):
     __slots__ = ("arrow",)
 
     def __init__(self, arrow: pa.ChunkedArray) -> None:
-        self.arrow = arrow
+        self.arrow: Final = arrow
 
     def __len__(self) -> int:
         return len(self.arrow)
@@ -100,7 +100,7 @@ class Entries(Sequence[bytes]):
             return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
         return NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # as for a list
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # as for a list
 
     def __repr__(self) -> str:
         return f"<{len(self)} entries>"
@@ -170,7 +170,7 @@ def encode_batch(
     """
     if version not in (1, 2):
         raise InvalidInput(f"a batch is of version 1 or 2, not {version!r}")
-    values = _to_large_binary(entries)
+    values = to_large_binary(entries)
     size = raw_size(values)
     if size > max_raw_bytes:
         raise InvalidInput(
@@ -286,8 +286,12 @@ def _check_lengths(values: pa.LargeBinaryArray) -> pa.Int64Array:
     return lengths
 
 
-def _to_large_binary(entries: Sequence[bytes] | pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:
-    """Return the entries as one array whose 64-bit offsets do not care how many bytes there are."""
+def to_large_binary(entries: Sequence[bytes] | pa.Array | pa.ChunkedArray) -> pa.LargeBinaryArray:
+    """Return the entries as one array whose 64-bit offsets do not care how many bytes there are.
+
+    Raises:
+        InvalidInput: an entry is null or not bytes, or they are too many for a batch.
+    """
     if isinstance(entries, Entries):
         entries = entries.arrow
     if isinstance(entries, pa.ChunkedArray | pa.Array):

@@ -60,7 +60,9 @@ class Column:
     """Makes one Arrow array from the Python values of one field."""
 
     def __init__(self, field: pa.Field, path: str, source: Source, takes: tuple[type, ...]) -> None:
-        self.field, self.path, self.source = field, path, source
+        self.field: pa.Field = field
+        self.path: str = path
+        self.source: Source = source
         self._takes = takes
         self._exact = frozenset(takes) | ({_NONE} if field.nullable else frozenset())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, overload
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,7 +45,7 @@ class RowEntries(Sequence[dict[str, Any]]):
     __slots__ = ("table",)
 
     def __init__(self, table: pa.Table) -> None:
-        self.table = table
+        self.table: Final = table
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -76,7 +76,7 @@ class RowEntries(Sequence[dict[str, Any]]):
             return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
         return NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # as for a list
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # as for a list
 
     def __repr__(self) -> str:
         return f"<{len(self)} rows>"

@@ -76,7 +76,7 @@ class Observer:
     def __init__(self, store: ObjectStore, *, manifest_path: str = "manifest", clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._queue = Queue(store, manifest_path, role="observer", clock=self._clock)
-        self.url = store.url
+        self.url: str = store.url
 
     def look(self) -> BufferStats:
         """Return what there is to know now.

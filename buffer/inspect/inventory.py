@@ -32,7 +32,7 @@ class Inventory:
         self._hashes = _sorted(hashes, order)
         self._sizes = _sorted(sizes, order)
         self._marked = bytearray(len(hashes))
-        self.unmarked = len(hashes)
+        self.unmarked: int = len(hashes)
         """How many have not been marked yet."""
 
     def size_of(self, key: str) -> int | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from hashlib import blake2b
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -56,8 +56,8 @@ KNOWN_FEATURES: Final[frozenset[str]] = frozenset({SEALED_WRITERS, REFERENCE_FLO
 class Head(EitherVersion, Struct, frozen=True, array_like=True, tag="head"):
     """One state of a version 2 manifest."""
 
-    version: ClassVar = 2
-    names_writers: ClassVar = True
+    version: ClassVar[Literal[1, 2]] = 2
+    names_writers: ClassVar[bool] = True
 
     buffer_id: str
     revision: int = 0

@@ -64,9 +64,9 @@ class Lease:
         self._ttl_ms = ttl_ms(ttl)
         self._ttl = ttl
         self.queue = queue
-        self.hold_id = hold_id or queue.new_id()
-        self.name = f"hold {self.hold_id} of {queue.url}"
-        self.state = "in force"
+        self.hold_id: str = hold_id or queue.new_id()
+        self.name: str = f"hold {self.hold_id} of {queue.url}"
+        self.state: str = "in force"
         self._clock = clock
         self._process = os.getpid()
         self._writing = RLock()

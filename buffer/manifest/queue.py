@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from threading import RLock
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from forebay.buffer.base import metrics
 from forebay.buffer.base.checks import check_name, check_whole, parse_time
@@ -86,8 +86,9 @@ class Queue:
         self.manifest_path = manifest_path
         self._profile = profile
         self._random = random or system_random()
-        self._clock = self.clock = clock or SystemClock()
-        self.segments = Segments(store, clock=self._clock, random=self._random)
+        self.clock: Final = clock or SystemClock()
+        self._clock = self.clock
+        self.segments: Final = Segments(store, clock=self._clock, random=self._random)
         self._register: Register[State] = Register(
             store,
             manifest_path,
@@ -97,10 +98,10 @@ class Queue:
             clock=clock,
             random=random,
         )
-        self.writer_id = self.new_id() if writer_id is None else LASTING + check_name(writer_id, "writer_id")
-        self.pace = Pace(self.writer_id, spacing=self._register.spacing, clock=self._clock)
+        self.writer_id: str = self.new_id() if writer_id is None else LASTING + check_name(writer_id, "writer_id")
+        self.pace: Final = Pace(self.writer_id, spacing=self._register.spacing, clock=self._clock)
         self._number = 0
-        self.buckets = WriterBuckets(store, clock=self._clock, random=self._random)
+        self.buckets: Final = WriterBuckets(store, clock=self._clock, random=self._random)
         self._sealing = Sealing(self.url, self.segments, self.buckets, self.writer_id)
         self._attributes = {"buffer": store.url, "role": role}
         self._lock = RLock()

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from forebay.buffer.base.backoff import WriteSpacing, full_jitter
 from forebay.buffer.base.checks import check_seconds, check_whole
@@ -103,18 +103,18 @@ class Register(Generic[T]):
         self.decode = decode
         self.encode = encode
         self.limits = limits
-        self.clock = clock or SystemClock()
-        self.random = random or system_random()
-        self.spacing = WriteSpacing()
+        self.clock: Final = clock or SystemClock()
+        self.random: Final = random or system_random()
+        self.spacing: Final = WriteSpacing()
         """Minimum time between two writes of this object, as learned from the store."""
         self._counters = Lock()
-        self.writes = 0
+        self.writes: int = 0
         """How many writes were sent so far."""
-        self.conflicts = 0
+        self.conflicts: int = 0
         """How many writes so far had their condition fail because another writer came first."""
-        self.throttled = 0
+        self.throttled: int = 0
         """How many writes the store has throttled so far."""
-        self.waited = 0.0
+        self.waited: float = 0.0
         """How many seconds updates have waited so far because the store limits writes."""
         self.own_version: str | None = None
         """The version that this register's last write created."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from hashlib import blake2b
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 import pyarrow as pa
 
@@ -52,12 +52,14 @@ class Manifest(EitherVersion):
 
     __slots__ = ("_entries", "count", "data", "epoch", "first_sequence", "location", "next_sequence")
 
-    version: ClassVar = VERSION
-    names_writers: ClassVar = False
+    version: ClassVar[Literal[1, 2]] = VERSION
+    names_writers: ClassVar[bool] = False
     data: bytes
     """The whole manifest as stored."""
     count: int
     """How many batches are waiting."""
+    next_sequence: int
+    """The number that the next batch gets."""
     epoch: int
     """Raised by whoever takes over the read side."""
 
@@ -68,7 +70,7 @@ class Manifest(EitherVersion):
             Corrupt: the bytes are no version 1 manifest; `location` is named in the message.
         """
         self.data = bytes(data)
-        self.location = location
+        self.location: str = location
         self._entries: pa.BinaryArray | None = None
         size = len(self.data)
         if size < _FOOTER.size:
@@ -80,7 +82,7 @@ class Manifest(EitherVersion):
             raise self._corrupt(f"{size} bytes cannot hold the {self.count} entries its footer claims")
         if self.count > self.next_sequence:
             raise self._corrupt(f"{self.count} entries below sequence {self.next_sequence} cannot all have a number")
-        self.first_sequence = self.next_sequence - self.count
+        self.first_sequence: int = self.next_sequence - self.count
         if self.count == 0 and size != _FOOTER.size:
             raise self._corrupt(f"{size - _FOOTER.size} bytes stand before the footer of an empty manifest")
 

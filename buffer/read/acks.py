@@ -44,7 +44,7 @@ class Acks:
         """The last sequence acknowledged since the consumer was opened, or since the last seek; None if none was."""
         self.fenced: Fenced | None = None
         """The error of a write in the background that found another consumer in place of this one."""
-        self.written_at = -math.inf
+        self.written_at: float = -math.inf
         """When the last durable write began, by the monotonic clock. It proved that this consumer was not fenced."""
         self._url = url
         self._side = side

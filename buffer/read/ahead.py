@@ -80,15 +80,15 @@ class Fetch(Generic[P]):
     __slots__ = ("batch", "data", "descriptor", "fetcher", "is_late", "place")
 
     def __init__(self, place: P, fetcher: FetchHandle, descriptor: BatchDescriptor) -> None:
-        self.place = place
+        self.place: Final = place
         """What the reader knows it by."""
-        self.fetcher = fetcher
-        self.descriptor = descriptor
+        self.fetcher: Final = fetcher
+        self.descriptor: Final = descriptor
         self.batch: Coming[Batch] = Coming()
         """Gives the batch, or raises what `FetchHandle.fetch` does."""
         self.data: Coming[tuple[bytes | memoryview, float]] | None = None
         """Gives the object, and how many seconds it took to read it; None once it is being decoded."""
-        self.is_late = False
+        self.is_late: bool = False
         """For the reader: whether it has put off handing over this batch before."""
 
 

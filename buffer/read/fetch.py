@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import partial
 from threading import Semaphore
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from msgspec import structs
@@ -193,7 +193,7 @@ class FetchHandle:
             clock: measures that time.
         """
         self.store = store
-        self.clock = clock or SystemClock()
+        self.clock: Final = clock or SystemClock()
         self._retry_timeout = check_seconds(retry_timeout, "retry_timeout", zero=True)
         self._rows = RowReader(store, columns, clock=self.clock)
 

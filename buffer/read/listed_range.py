@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base.errors import NotFound
 from forebay.buffer.manifest.head import trimmed
@@ -31,13 +31,13 @@ class ListedRange:
             Trimmed: `first` is gone.
         """
         self.queue = queue
-        self.state = queue.read_existing()
+        self.state: Final = queue.read_existing()
         """The manifest as it was read."""
-        self.first = queue.sequence_of(first, state=self.state)
+        self.first: int = queue.sequence_of(first, state=self.state)
         """The first sequence of the range."""
         if self.first < self.state.first_sequence:
             raise trimmed(self.first, self.state.first_sequence)
-        self.end = max(self.first, queue.end_of(last, state=self.state))
+        self.end: int = max(self.first, queue.end_of(last, state=self.state))
         """The sequence after the last one of the range."""
 
     def __len__(self) -> int:

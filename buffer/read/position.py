@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from threading import RLock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base import metrics
 from forebay.buffer.base.errors import InvalidInput
@@ -21,11 +21,11 @@ class Found:
     __slots__ = ("after", "descriptors", "is_handed_out")
 
     def __init__(self, after: int | None, descriptors: list[BatchDescriptor]) -> None:
-        self.after = after
+        self.after: int | None = after
         """The position that the look started from."""
-        self.descriptors = descriptors
+        self.descriptors: Final = descriptors
         """What it found, in order; may be empty."""
-        self.is_handed_out = False
+        self.is_handed_out: bool = False
 
 
 class ReadPosition:
@@ -38,7 +38,7 @@ class ReadPosition:
     def __init__(self, url: str, last: int | None) -> None:
         self.last = last
         """The last sequence that was handed out or skipped. None: start after what is acknowledged."""
-        self.skipped = 0
+        self.skipped: int = 0
         """Number of batches that were trimmed before they could be handed out."""
         self._url = url
         self._lock = RLock()

@@ -86,7 +86,7 @@ class FileStore(ObjectStore):
         location = parse_url(url)
         if location.scheme != "file":
             raise InvalidInput(f"{location.url} is not a local folder: write file:///absolute/path")
-        self.url = location.url
+        self.url: str = location.url
         self._root = Path(unquote(urlsplit(self.url).path))
         self._swept: set[Path] = set()
         self._lock_seconds = check_seconds(lock_seconds, "lock_seconds")

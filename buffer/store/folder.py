@@ -16,7 +16,7 @@ class FolderStore(ObjectStore):
     """The objects below one folder of another store, whose client it shares."""
 
     def __init__(self, inner: ObjectStore, folder: str) -> None:
-        self.url = f"{inner.url}/{check_key(folder)}"
+        self.url: str = f"{inner.url}/{check_key(folder)}"
         self._inner = inner
         self._root = f"{folder}/"
 

@@ -59,7 +59,7 @@ class MemoryStore(ObjectStore):
     """Objects in this process. A child process, forked or spawned, has objects of its own."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
-        self.url = url.rstrip("/")
+        self.url: str = url.rstrip("/")
         name, _, folder = url.removeprefix("memory://").strip("/").partition("/")
         self._folder = f"{folder}/" if folder else ""
         self._clock = clock or SystemClock()

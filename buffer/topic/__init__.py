@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 from forebay.buffer.base.lazy import load_on_demand
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
     from forebay.buffer.topic.batches import PartitionBatch, PartitionDescriptor, TopicFetchHandle, TopicLag
     from forebay.buffer.topic.consumer import TopicConsumer
     from forebay.buffer.topic.groups import TopicGroups, TopicGroupState
@@ -64,4 +67,6 @@ _HOMES = {
 """Where each name is: `buffers_at` and `describe_topic` take a buffer's URL too, so they are in folders that build on
 this one. All are loaded when asked for: a process that Spark plans in needs few of them."""
 
+__getattr__: Callable[[str], Any]
+__dir__: Callable[[], list[str]]
 __getattr__, __dir__ = load_on_demand(__name__, _HOMES)

@@ -6,7 +6,7 @@ import logging
 from contextlib import suppress
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Final, overload
 
 from forebay.buffer.base.clock import SystemClock, system_random
 from forebay.buffer.base.errors import Backpressure, Closed, ForebayError, InvalidInput, StoreError, Timeout
@@ -106,9 +106,9 @@ class TopicProducer(AsyncClosing):
             random=self._random,
         )
         self._topic = Topic(url, storage_options=storage_options, clock=clock, random=random)
-        self.url = self._topic.url
+        self.url: str = self._topic.url
         self._rows = open_topic_format(self._topic, schema, evolve=evolve)
-        self.schema = None if self._rows is None else self._rows.schema
+        self.schema: Final = None if self._rows is None else self._rows.schema
         """The schema that rows have to fit; None in a topic of bytes."""
         self._check_call: Callable[[Any, bytes, int], Call | RowCall] = (
             check_call if self._rows is None else partial(check_rows, converter=RowConverter(self._rows.schema))

@@ -60,11 +60,11 @@ class Topic:
         random: Random | None = None,
         record: TopicRecord | None = None,
     ) -> None:
-        self.store = open_store(url, storage_options)
-        self.url = self.store.url
+        self.store: Final = open_store(url, storage_options)
+        self.url: str = self.store.url
         self.clock = clock
-        self.random = random or system_random()
-        self.register = open_record(self.store, clock=clock, random=random)
+        self.random: Final = random or system_random()
+        self.register: Final = open_record(self.store, clock=clock, random=random)
         # Without a version the next look is a full read.
         self._known: Snapshot[TopicRecord] | None = None if record is None else Snapshot(record, None, b"")
         if self.partitions == 0:

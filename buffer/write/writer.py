@@ -9,7 +9,7 @@ import sys
 import warnings
 from contextlib import suppress
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from forebay.buffer.base.errors import Backpressure, Closed, ForebayError, Unsupported
@@ -93,7 +93,7 @@ class BufferWriter:
             Unsupported: the buffer is of version 1, and there is a `writer_id`; or a schema, and it holds bytes.
         """
         limits, clock = settings.limits, settings.clock
-        self.url = store.url
+        self.url: str = store.url
         self.inherited = False
         """Whether this process is a forked child of the one that opened it."""
         self._clock = clock
@@ -116,10 +116,10 @@ class BufferWriter:
             raise Unsupported(
                 f"{self.url} is of version 1, which remembers no writers: leave out writer_id, or migrate it"
             )
-        self.rows = open_rows(self._queue, state)
+        self.rows: Final = open_rows(self._queue, state)
         """What this writer writes; None in a buffer of bytes."""
         resolved = settings.resolve(typed=self.rows is not None)
-        self.last_number = None if writer_id is None else self._queue.resume() or None
+        self.last_number: int | None = None if writer_id is None else self._queue.resume() or None
         """The number of the last call that is durable, for a lasting writer; None if there is none."""
         self._storage = BatchStorage(
             store,
@@ -160,7 +160,7 @@ class BufferWriter:
             clock=clock,
             name=f"producer of {self.url}",
         )
-        self.channel = self._coordinator.channel()
+        self.channel: Final = self._coordinator.channel()
         """Where calls enter, each with its memory as its cost."""
         self.channel.handle_type = ProduceHandle if self.rows is None else RowsHandle
         try:

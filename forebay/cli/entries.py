@@ -23,7 +23,7 @@ _ROWS_AT_ONCE: Final = 4096
 _WIDEST_CELL: Final = 60
 """Maximum number of characters of a value in a table; longer ones are cut."""
 
-format_option = click.option(
+format_option: Final = click.option(
     "--format",
     "as_format",
     type=click.Choice(["lines", "json", "table", "hex"]),

@@ -6,7 +6,7 @@ import functools
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import click
@@ -133,7 +133,7 @@ def _parse_options(ctx: click.Context, _param: click.Parameter, pairs: tuple[str
     return options
 
 
-storage_option = click.option(
+storage_option: Final = click.option(
     "--option",
     "storage_options",
     multiple=True,
@@ -144,7 +144,7 @@ storage_option = click.option(
     "several, with spaces between them.",
 )
 
-events_option = click.option(
+events_option: Final = click.option(
     "--events",
     metavar="LOG",
     envvar="FOREBAY_EVENT_LOG",
@@ -174,7 +174,7 @@ def schema_option(what: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
     )
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, one object per line.")
+json_option: Final = click.option("--json", "as_json", is_flag=True, help="Write JSON, one object per line.")
 
 
 def parse_place(text: str) -> str | int:

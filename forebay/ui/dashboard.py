@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock
@@ -58,7 +58,7 @@ class Dashboard(Closing):
         clock: Clock | None = None,
     ) -> None:
         clock = clock or SystemClock()
-        self.sampler = Sampler(
+        self.sampler: Final = Sampler(
             Subject(store, manifest_path=manifest_path, clock=clock),
             trail=None if events is None else Trail(events, store.url),
             letters=None if dead_letters is None else Letters(Subject(dead_letters, clock=clock)),
@@ -67,7 +67,7 @@ class Dashboard(Closing):
         )
         self._server = Server(self.sampler.state, host, port, token)
         self._over = Event()
-        self.url = self._server.url
+        self.url: str = self._server.url
         """Where the page is; without the token."""
 
     def start(self) -> Self:

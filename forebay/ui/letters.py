@@ -20,7 +20,7 @@ class Letters:
     """A dead-letter buffer."""
 
     def __init__(self, subject: Subject) -> None:
-        self.url = subject.url
+        self.url: str = subject.url
         self._subject = subject
 
     def look(self) -> dict[str, Any]:

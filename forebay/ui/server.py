@@ -99,9 +99,11 @@ class Server(ThreadingHTTPServer):
         if token is not None and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
             raise InvalidInput(f"a token is at least {SHORTEST_TOKEN} printable ASCII characters")
         self.state = state
-        self.token = None if token is None else token.encode()
-        self.page = {path: files("forebay.ui").joinpath("page", name).read_bytes() for path, (name, _) in _PAGE.items()}
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.token: bytes | None = None if token is None else token.encode()
+        self.page: dict[str, bytes] = {
+            path: files("forebay.ui").joinpath("page", name).read_bytes() for path, (name, _) in _PAGE.items()
+        }
+        self.address_family: int = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.client_seconds = client_seconds
         self._most_connections = most_connections
         self._clock = clock or SystemClock()
@@ -116,7 +118,7 @@ class Server(ThreadingHTTPServer):
                 f"cannot listen on {host}, port {port} ({error}): choose another, or port 0 for any that is free"
             ) from error
         shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self.server_address[1]}/"
+        self.url: str = f"http://{shown}:{self.server_address[1]}/"
 
     def start(self) -> None:
         """Answer, in threads of its own."""
@@ -140,7 +142,8 @@ class Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind without asking the name service who we are, which may take long."""
         TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.server_name: str = str(self.server_address[0])
+        self.server_port: int = int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer in a thread. If too many connections are open, hang up on the one that has kept us waiting longest."""

@@ -50,7 +50,7 @@ class Subject:
         self._schemas = Schemas(store, clock=clock)
         self._observers = [Observer(store, manifest_path=manifest_path, clock=clock)]
         self._last: dict[str, BufferStats] = {}
-        self.url = store.url
+        self.url: str = store.url
 
     @property
     def is_topic(self) -> bool:

@@ -37,7 +37,7 @@ class Trail:
     """Follows the audit trail of one buffer, or of a topic and its partitions."""
 
     def __init__(self, log: EventLog, url: str) -> None:
-        self.url = log.url
+        self.url: str = log.url
         self._log = log
         self._buffer = url
         self._after: int | None = None

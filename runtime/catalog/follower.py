@@ -60,8 +60,8 @@ class Follower:
         self._snapshot_due = clock.monotonic() + snapshot_interval
         self._clock = clock
         self._random = random
-        self.changed = Condition()
-        self.is_stopping = False
+        self.changed: Final = Condition()
+        self.is_stopping: bool = False
         self.marks: dict[int, int | None] = {}
         """The assigned partitions, and the high-water mark of each at that time; None while it is unknown."""
         self.pending: dict[str, Pending] = {}
@@ -69,8 +69,8 @@ class Follower:
         self.failure: BaseException | None = None
         """The error that stopped the follower; the next `reconcile` tries again."""
         self._failures = 0
-        self.view = View()
-        self.applied = [-1] * partitions
+        self.view: View = View()
+        self.applied: list[int] = [-1] * partitions
         """The last offset in the view, of every partition."""
         self._life = 0
         """Grows when the view starts anew; what was read for an earlier one is not applied."""

@@ -71,7 +71,7 @@ class BufferSink(Sink):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         store = open_store(url, storage_options)
-        self.url = store.url
+        self.url: str = store.url
         self.combining = combining
         self._key = key
         self._evolve = evolve

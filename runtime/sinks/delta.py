@@ -82,7 +82,7 @@ class DeltaSink(Sink):
     ) -> None:
         _check_installed()
         location = parse_url(url)
-        self.url = location.url
+        self.url: str = location.url
         self.combining = combining
         self._merge_schema = merge_schema
         self._options = _parse_options(location, dict(storage_options or {}))

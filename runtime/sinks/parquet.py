@@ -52,7 +52,7 @@ class ParquetSink(Sink):
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._store = open_store(url, storage_options)
-        self.url = self._store.url
+        self.url: str = self._store.url
         self.combining = combining
         self._date_column = _TIME if by_date is True else by_date or None
         self._folder = "ingestion_date" if by_date is True else f"{by_date}_date"

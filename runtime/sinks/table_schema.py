@@ -42,7 +42,7 @@ class DoesNotFit(Exception):
         super().__init__(reason)
         self.poison = poison
         """Whether it is because of these rows, so that others may fit."""
-        self.rows = rows or {}
+        self.rows: Final = rows or {}
         """Why each row at fault does not fit, by its place; empty for all."""
 
 

@@ -13,6 +13,7 @@ from forebay.runtime.spark.versions import check_streams
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
+    from typing import Any
 
     from pyspark.sql.datasource import (
         DataSourceArrowWriter,
@@ -43,7 +44,7 @@ class ForebaySource(Shipped, DataSource):
         return seal(dict(self.options))  # tasks get a pickle of it, which Spark may spill to disk
 
     def __setstate__(self, sealed: bytes) -> None:
-        self.options = unseal(sealed)
+        self.options: dict[str, Any] = unseal(sealed)
 
     def schema(self) -> StructType:
         """All columns: what is read where no schema is given. Of a buffer without a manifest, those of bytes."""

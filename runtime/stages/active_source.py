@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from threading import Condition
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base import metrics
 from forebay.runtime.stages.admission import Sizes
@@ -28,18 +28,18 @@ class ActiveSource:
 
     def __init__(self, consumer: Consumer, config: RuntimeConfig, lock: RLock, clock: Clock) -> None:
         self.consumer = consumer
-        self.reader = consumer.reader
-        self.url = consumer.url
-        self.fetcher = consumer.fetch_handle()
-        self.sizes = Sizes()
-        self.builder = PortionBuilder((), None, 1, self.sizes.raw_bytes)
+        self.reader: Final = consumer.reader
+        self.url: str = consumer.url
+        self.fetcher: Final = consumer.fetch_handle()
+        self.sizes: Final = Sizes()
+        self.builder: PortionBuilder = PortionBuilder((), None, 1, self.sizes.raw_bytes)
         """Holds the batches that wait for more to combine."""
         self.ready: deque[Portion] = deque()
         self.in_order: deque[Portion] = deque()
         """Admitted portions that wait for their turn, if the sink asks for order."""
         self.committing = False
         """Whether one of them has its turn."""
-        self.frontier = Frontier(config.ack_every, config.ack_seconds)
+        self.frontier: Final = Frontier(config.ack_every, config.ack_seconds)
         self.batches = self.bytes = 0
         self.obstacle = ""
         self.trouble = ""
@@ -47,15 +47,15 @@ class ActiveSource:
         self.found_entries = self.fetched_rows = self.rows = self.commits = self.dead_letters = self.bytes_read = 0
         self.caught_up = False
         """Whether the last look found nothing more to read."""
-        self.leaving = False
+        self.leaving: bool = False
         """Nothing more is read. The source ends when everything under way has ended."""
-        self.has_gap = False
+        self.has_gap: bool = False
         """Whether batches that were read have been dropped, so that nothing after them may be committed."""
-        self.ending = False
+        self.ending: bool = False
         """The source ends now, with a last ack of what is done."""
         self.may_ack = True
         self.over = False
-        self.wake = Condition(lock)
+        self.wake: Final = Condition(lock)
         """Wakes the source's reader."""
         self._clock = clock
 

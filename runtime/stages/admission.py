@@ -78,8 +78,8 @@ class Admission(Generic[S]):
     def __init__(self, max_batches: int, max_bytes: int) -> None:
         self.max_batches = max_batches
         self.max_bytes = max_bytes
-        self.batches = 0
-        self.bytes = 0
+        self.batches: int = 0
+        self.bytes: int = 0
         self._turns: deque[S] = deque()
 
     def join(self, source: S) -> None:

@@ -35,9 +35,14 @@ _WARN_SECONDS: Final = 60.0
 class AwaitedSource:
     """A source that a runtime was given and does not read yet: finds out when it can, and opens it then."""
 
+    url: str
+    """The buffer or topic."""
+    group: str
+    """The named reader; empty if it has no name."""
+
     def __init__(self, given: StoreUrl | Source | Consumer, clock: Clock) -> None:
         self.given = given
-        self.waits_for = ""
+        self.waits_for: str = ""
         """Why it could not be read at the last look; empty if it never had to wait."""
         self._clock = clock
         self._warned_at: float | None = None
@@ -52,7 +57,7 @@ class AwaitedSource:
             self.url, self.group = store.url, source.group or ""
             self._source = replace(source, url=store)
             self._queue = Queue(store, role="runtime", clock=clock)
-        self.readers = [(self.url, self.group)]
+        self.readers: list[tuple[str, str]] = [(self.url, self.group)]
         """The URL of each buffer that it stands for, as far as that is known, and the group."""
 
     def check_written(self) -> None:

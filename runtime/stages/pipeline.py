@@ -73,8 +73,8 @@ class Pipeline:
         self.config = config
         self.clock = clock
         self.random = random
-        self.lock = RLock()
-        self.changed = Condition(self.lock)
+        self.lock: Final = RLock()
+        self.changed: Final = Condition(self.lock)
         """Notified of what `run` may wait for: a failure, a source that is over."""
         self.failure: BaseException | None = None
         self.sources: list[ActiveSource] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -27,7 +27,7 @@ class Portion:
 
     def __init__(self, reader: Reader, descriptors: Sequence[BatchDescriptor], *, replay: bool) -> None:
         self.descriptors = descriptors
-        self.identity = CommitIdentity(
+        self.identity: Final = CommitIdentity(
             reader.source, reader.group, reader.generation, descriptors[0].sequence, descriptors[-1].sequence
         )
         self.replay = replay
@@ -40,12 +40,12 @@ class Portion:
         """Number of exceptions of unknown meaning in a row."""
         self.trouble = ""
         """Why it is tried again."""
-        self.missing = len(descriptors) + 1  # guard: record ranges before they are committed
+        self.missing: int = len(descriptors) + 1  # guard: record ranges before they are committed
         """Number of batches that are not decoded yet, plus one until the portion is recorded."""
         self.reserved: list[int] = []
         """Bytes that each batch takes of the budget."""
         self.done = False
-        self.rows = 0
+        self.rows: int = 0
         self._is_row_per_entry = True
         self._batches: list[Batch | None] = [None] * len(descriptors)
         self._tables: list[pa.Table | None] = [None] * len(descriptors)

@@ -45,7 +45,7 @@ class WorkerPool(Generic[T]):
     ) -> None:
         self.name = name
         self.threads = threads
-        self.busy = 0
+        self.busy: int = 0
         """Number of threads at work."""
         self._work = work
         self._failed = failed

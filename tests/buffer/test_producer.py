@@ -971,7 +971,8 @@ def test_forked_child_gets_an_error_and_leaves_the_parents_producer_alone(inner:
 
 def test_forked_child_ends_without_a_word_about_its_parents_producers(tmp_path: Path) -> None:
     program = f"""
-import os, sys, forebay
+import os, sys, warnings, forebay
+warnings.simplefilter("ignore", DeprecationWarning)  # from Python 3.12 on, os.fork warns of threads
 kept = forebay.Producer("file://{tmp_path}/buffer")
 kept.produce(b"x").result()
 child = os.fork()

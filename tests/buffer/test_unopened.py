@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from forebay import Consumer, Producer, hold
+from forebay import Consumer, Producer, hold, scan
 from forebay.buffer.base.errors import Unsupported
 from forebay.buffer.eventlog import EventLog, open_event_log
 from forebay.buffer.eventlog.subscription import Subscription
 from forebay.buffer.holds import HeldRange
 from forebay.buffer.topic import Topic, TopicConsumer, TopicProducer, create_topic
 from forebay.buffer.topic.holds import HeldTopic
+from forebay.gc import Collector
 from forebay.runtime import CallableSink, Runtime
 from forebay.runtime.catalog import Catalog
 
@@ -62,6 +63,15 @@ def test_what_belongs_to_its_process_says_what_to_pickle_instead(
 def test_runtime_says_what_to_pickle_instead() -> None:
     with pytest.raises(Unsupported, match=r"Runtime cannot be pickled.*Source"):
         pickle.dumps(Runtime([], CallableSink(lambda _rows: None)))
+
+
+@pytest.mark.parametrize("make", [scan, Collector])
+def test_scan_and_collector_say_what_to_pickle_instead(make: Callable[[str], Any]) -> None:
+    url = f"memory://unopened-{make.__name__}"
+    with Producer(url) as producer:
+        producer.produce(b"entry")
+    with pytest.raises(Unsupported, match=r"a (Scan|Collector) cannot be pickled.*pass on its URL"):
+        pickle.dumps(make(url))
 
 
 def test_hold_says_what_to_pass_on_instead() -> None:

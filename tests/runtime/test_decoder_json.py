@@ -10,6 +10,7 @@ import json
 import pickle
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -33,6 +34,28 @@ def test_entries_become_rows_of_the_schema_in_order() -> None:
     table = decode(make_batch([b'{"page": "/", "count": 1}', b'{"count": 2, "page": "/cart"}']))
     assert table.schema == SCHEMA
     assert table.to_pylist() == [{"page": "/", "count": 1}, {"page": "/cart", "count": 2}]
+
+
+def test_entries_are_decoded_without_a_batch_too() -> None:
+    entries = [b'{"page": "/", "count": 1}', b'{"count": 2}']
+    expected = decode(make_batch(entries))
+    assert decode.decode(entries) == expected
+    assert decode.decode(pa.array(entries, pa.binary())) == expected
+    assert JsonLines(SCHEMA, keep=["sequence"]).decode(entries) == expected
+    assert decode.decode([]) == SCHEMA.empty_table()
+
+
+def test_bad_entries_without_a_batch_are_all_named() -> None:
+    with pytest.raises(BadEntry, match="entry 1 is not what was expected: it is not a JSON object") as raised:
+        decode.decode([b"{}", b"no", b"{}", b'{"count": "x"}'])
+    assert list(raised.value.reasons) == [1, 3]
+    assert raised.value.index == 1
+
+
+@pytest.mark.parametrize("entries", [b"{}", "{}", ["{}"], [None], pa.array(["{}"])])
+def test_what_is_no_list_of_bytes_is_refused(entries: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"bytes|binary"):
+        decode.decode(entries)
 
 
 def test_unknown_fields_are_left_out_and_missing_ones_are_null() -> None:

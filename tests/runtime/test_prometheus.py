@@ -68,7 +68,8 @@ def served(scraped: dict[str, Any]) -> set[str]:
 
 def names_in(text: str) -> set[str]:
     found = re.findall(r"\bforebay_[a-z_]+[a-z]\b(?![\w.*])", text)
-    return {re.sub(r"(?<=_seconds)_(bucket|count|sum)$", "", name) for name in found} - {"forebay_bucket"}
+    fixtures = {"forebay_bucket", "forebay_buffer"}
+    return {re.sub(r"(?<=_seconds)_(bucket|count|sum)$", "", name) for name in found} - fixtures
 
 
 def test_running_runtime_can_be_scraped(scraped: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The fixtures that users' tests get: a bucket of its own for each test, and nothing for those who do not ask."""
+"""The fixtures that users' tests get: a bucket or buffers of their own, and nothing for those who do not ask."""
 
 from __future__ import annotations
 
@@ -37,17 +37,75 @@ USERS_TESTS = """
 """
 
 
+TESTS_WITH_BUFFERS = """
+    import forebay
+    import pyarrow as pa
+    import pytest
+    from dataclasses import dataclass
+
+    @dataclass
+    class Click:
+        page: str
+
+    def test_buffer_of_bytes(forebay_buffer):
+        buffer = forebay_buffer()
+        assert buffer.read() == []
+        buffer.write([b"a", b"b"])
+        buffer.write(b"c")
+        assert buffer.read() == [b"a", b"b", b"c"]
+        with forebay.Consumer(buffer.url, group="etl") as consumer:
+            assert sum(len(batch) for batch in consumer) == 3
+
+    @pytest.mark.parametrize("schema", [Click, pa.schema([pa.field("page", pa.string(), nullable=False)])])
+    def test_buffer_of_rows(forebay_buffer, schema):
+        buffer = forebay_buffer(schema=schema)
+        assert forebay.scan(buffer.url).schema.names == ["page"]
+        assert buffer.read() == []
+        buffer.write([{"page": "/"}])
+        with pytest.raises(forebay.InvalidInput):
+            buffer.write({"page": 1})
+        assert buffer.read() == [{"page": "/"}]
+
+    def test_buffers_of_one_test_are_different(forebay_buffer):
+        first, second = forebay_buffer(), forebay_buffer()
+        first.write(b"a")
+        assert (first.read(), second.read()) == ([b"a"], [])
+"""
+
+
 def test_users_tests_have_a_bucket_each(pytester: pytest.Pytester) -> None:
-    pytester.makeconftest('pytest_plugins = ["forebay.testing.pytest"]')
     pytester.makepyfile(USERS_TESTS)
     pytester.runpytest_subprocess("-q").assert_outcomes(passed=4)
 
 
-def test_fixtures_load_no_server_until_a_test_asks_and_nothing_loads_the_fixtures() -> None:
+def test_users_tests_make_buffers_of_bytes_and_of_rows(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TESTS_WITH_BUFFERS)
+    pytester.runpytest_subprocess("-q").assert_outcomes(passed=4)
+
+
+def test_conftest_that_names_the_plugin_too_does_no_harm(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest('pytest_plugins = ["forebay.testing.pytest"]')
+    pytester.makepyfile("def test_buffer(forebay_buffer): assert forebay_buffer().read() == []")
+    pytester.runpytest_subprocess("-q").assert_outcomes(passed=1)
+
+
+def test_pytest_starts_without_anything_that_fixtures_need(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import sys
+
+        def test_modules():
+            assert "forebay.testing.pytest" in sys.modules
+            heavy = {"pyarrow", "moto", "boto3", "botocore", "msgspec", "opentelemetry", "forebay.testing.servers"}
+            assert not heavy & set(sys.modules)
+    """)
+    result = pytester.runpytest_subprocess("-q", "-p", "no:hypothesispytest")
+    result.assert_outcomes(passed=1)
+
+
+def test_nothing_of_forebay_loads_the_fixtures_or_a_server() -> None:
     program = (
-        "import sys, forebay.testing, forebay.testing.servers\n"
-        "print('pytest' in sys.modules)\n"
-        "import forebay.testing.pytest\n"
-        "print(sorted({'moto', 'boto3', 'botocore'} & set(sys.modules)))"
+        "import sys, forebay.testing.servers\n"
+        "from forebay.testing import *\n"
+        "print('pytest' in sys.modules, sorted({'moto', 'boto3', 'botocore'} & set(sys.modules)))\n"
     )
     assert subprocess.check_output([sys.executable, "-c", program], text=True).split() == ["False", "[]"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base import metrics
 from forebay.buffer.base.clock import SystemClock
@@ -41,11 +41,11 @@ class ClaimedBuffer:
     """
 
     def __init__(self, queue: Queue, number: int, group: str | None, start: str | int, *, fails: bool) -> None:
-        self.source = SourceBuffer(queue.store, number, queue.manifest_path)
+        self.source: Final = SourceBuffer(queue.store, number, queue.manifest_path)
         self._fails = fails
         self._queue = queue
         self._side: ReadSide = UnnamedReader(queue) if group is None else GroupReader(queue, group, start=start)
-        self.is_new = isinstance(self._side, GroupReader) and self._side.is_new
+        self.is_new: bool = isinstance(self._side, GroupReader) and self._side.is_new
         """Whether this created the group."""
         self._claim = self._side.claim(this_process(SystemClock()))
         self._acked = self.frontier().next - 1
@@ -175,7 +175,7 @@ class ClaimedBuffers:
         self._fails = fails
         self.buffers: dict[int, ClaimedBuffer] = {}
         """By partition; a buffer on its own is partition 0."""
-        self.is_new = False
+        self.is_new: bool = False
         """Whether this created the group, at the start that was asked for."""
         if isinstance(source, Topic):
             self._start = check_place(self._start)

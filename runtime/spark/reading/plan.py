@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
@@ -59,8 +59,8 @@ class Task(InputPartition):
         super().__init__(None)
         self.rows = rows
         """Makes its rows."""
-        self.pieces = tuple(pieces)
-        self.sources = tuple(sources)
+        self.pieces: Final = tuple(pieces)
+        self.sources: Final = tuple(sources)
         """All that the job reads: each task keeps the holds of all, since others may wait long for their turn."""
 
     def __repr__(self) -> str:

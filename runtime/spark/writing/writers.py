@@ -37,10 +37,13 @@ if TYPE_CHECKING:
 
     from forebay.buffer.format.model import NewBatch
 
-try:
+if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
-except ImportError:  # Spark 4.0: the source refuses to write streams there
-    DataSourceStreamArrowWriter = object  # type: ignore[assignment, misc]
+else:
+    try:
+        from pyspark.sql.datasource import DataSourceStreamArrowWriter
+    except ImportError:  # Spark 4.0: the source refuses to write streams there
+        DataSourceStreamArrowWriter = object
 
 _log = logging.getLogger("forebay.spark")
 

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -111,7 +111,7 @@ def close_in_thread(producer: Producer | TopicProducer) -> None:
 
 def every_point(act_on: Callable[[Producer, list[WriteHandle[None]]], Act], name: str) -> Iterator[None]:
     """Interrupt an action at each of its points, each time of a new producer, and check what is left of it."""
-    for at in count(1):
+    for at in chain([-1], count(1)):  # first without one: Python 3.13 traces functions from their second call on
         store = MemoryStore(f"memory://interrupt-{name}-{at}")
         producer = Producer(store, flush_interval=0.001, limits=ProducerLimits(buffered_calls=3, buffered_bytes=300))
         handles: list[WriteHandle[None]] = []
@@ -124,7 +124,7 @@ def every_point(act_on: Callable[[Producer, list[WriteHandle[None]]], Act], name
         with Consumer(store) as consumer:
             found = sum(len(batch) for batch in consumer.batches(wait=False))
         assert found >= len(handles), f"point {at}"
-        if not reached:
+        if not reached and at > 0:
             assert at > 1
             return
         yield
