@@ -6,7 +6,7 @@ A program that has an OpenTelemetry SDK of its own needs none of this: its expor
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from forebay.buffer.base.checks import check_whole
 from forebay.buffer.base.errors import InvalidInput, Unsupported
@@ -16,9 +16,6 @@ from forebay.buffer.base.lifecycle import Closing, shows_unopened
 if TYPE_CHECKING:
     from threading import Thread
     from wsgiref.simple_server import WSGIServer
-
-_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Bounds of histograms. OpenTelemetry's own are made for milliseconds: all that we time would be in the first."""
 
 
 class MetricsServer(Closing):
@@ -76,13 +73,11 @@ def _install_exporter() -> None:
     """Let OpenTelemetry hand the metrics to Prometheus; once for the life of the process, as OpenTelemetry has it."""
     from opentelemetry import metrics  # noqa: PLC0415
     from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415
-    from opentelemetry.sdk.metrics import Histogram, MeterProvider  # noqa: PLC0415
-    from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View  # noqa: PLC0415
+    from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415
 
     if isinstance(metrics.get_meter_provider(), MeterProvider):
         raise InvalidInput(
             "this process has an OpenTelemetry SDK that exports its metrics already, forebay's with them: add a "
             "Prometheus reader there instead"
         )
-    in_seconds = View(instrument_type=Histogram, aggregation=ExplicitBucketHistogramAggregation(_SECONDS))
-    metrics.set_meter_provider(MeterProvider([PrometheusMetricReader()], views=[in_seconds]))
+    metrics.set_meter_provider(MeterProvider([PrometheusMetricReader()]))
