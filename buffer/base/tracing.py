@@ -74,9 +74,7 @@ def split_trace_context(metadata: bytes) -> tuple[SpanContext | None, bytes]:
     if not metadata.startswith(_FIELD) or metadata[_CONTEXT_BYTES - 1 : _CONTEXT_BYTES] != b";":
         return None, metadata
     header = metadata[len(_FIELD) : _CONTEXT_BYTES - 1].decode("ascii", "replace")
-    found = TraceContextTextMapPropagator().extract(
-        {"traceparent": header}, trace.set_span_in_context(trace.INVALID_SPAN)
-    )
+    found = TraceContextTextMapPropagator().extract({"traceparent": header})
     context = trace.get_current_span(found).get_span_context()
     return (context, metadata[_CONTEXT_BYTES:]) if context.is_valid else (None, metadata)
 

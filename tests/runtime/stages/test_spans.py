@@ -51,7 +51,12 @@ def test_span_links_to_the_span_in_which_the_entries_were_produced(traces: Trace
     assert [link.context.span_id for link in span.links] == [request.get_span_context().span_id]
 
 
-def test_sink_and_decoder_run_in_the_span_of_their_commit(traces: Traces) -> None:
+def test_spans_of_commits_that_make_room_for_each_other_are_not_nested(traces: Traces) -> None:
+    run(new_buffer("roots", 5), LedgerSink(), config={"max_batches": 1})
+    assert [span.parent for span in traces.ended("process")] == [None] * 5
+
+
+def test_sink_runs_in_the_span_of_its_commit(traces: Traces) -> None:
     seen = []
 
     def commit(given: Commit) -> None:
