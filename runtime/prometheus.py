@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from threading import Thread
     from wsgiref.simple_server import WSGIServer
 
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import Collector
+
 
 class MetricsServer(Closing):
     """An HTTP server of this process's metrics, in a thread of its own; `close()` ends it."""
@@ -49,23 +52,50 @@ def serve_metrics(port: int, host: str = "127.0.0.1") -> MetricsServer:
         InvalidInput: nothing can listen there, or this process exports its metrics elsewhere already.
         Unsupported: the extra `metrics` is not installed.
     """
-    check_whole(port, "port", most=65_535)
-    try:
-        from opentelemetry.exporter import prometheus as _exporter  # noqa: F401, PLC0415 - an extra
-        from prometheus_client import start_http_server  # noqa: PLC0415
-    except ImportError as error:
-        raise Unsupported(f"serving metrics needs the extra `metrics`: {install_hint('metrics')}") from error
-    try:
-        server, thread = start_http_server(port, host)
-    except OSError as error:
-        raise InvalidInput(f"metrics cannot be served on {host}:{port}: {error.strerror}; choose another") from error
-    serving = MetricsServer(f"http://{host}:{server.server_port}/metrics", server, thread)
+    _check_installed()
+    from prometheus_client import REGISTRY  # noqa: PLC0415 - an extra
+
+    serving = _listen(port, host, REGISTRY)
     try:
         _install_exporter()
     except BaseException:
         serving.close()
         raise
     return serving
+
+
+def serve_collector(collector: Collector, port: int, host: str = "127.0.0.1") -> MetricsServer:
+    """Serve what a collector of `prometheus_client` returns for each scrape, and nothing of this process.
+
+    Raises:
+        InvalidInput: nothing can listen there.
+        Unsupported: the extra `metrics` is not installed.
+    """
+    _check_installed()
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415 - an extra
+
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return _listen(port, host, registry)
+
+
+def _check_installed() -> None:
+    try:
+        import prometheus_client  # noqa: F401, PLC0415 - an extra
+        from opentelemetry.exporter import prometheus  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise Unsupported(f"serving metrics needs the extra `metrics`: {install_hint('metrics')}") from error
+
+
+def _listen(port: int, host: str, registry: CollectorRegistry) -> MetricsServer:
+    from prometheus_client import start_http_server  # noqa: PLC0415 - an extra
+
+    check_whole(port, "port", most=65_535)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise InvalidInput(f"metrics cannot be served on {host}:{port}: {error.strerror}; choose another") from error
+    return MetricsServer(f"http://{host}:{server.server_port}/metrics", server, thread)
 
 
 @cache

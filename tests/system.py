@@ -37,6 +37,7 @@ SYSTEM = {
         "cli/test_dev.py",
         "cli/test_doctor.py",
         "cli/test_dry_run.py",
+        "cli/test_export_metrics.py",
         "cli/test_iceberg.py",
         "cli/test_produce_typed.py",
         "cli/test_run.py",
