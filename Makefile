@@ -50,7 +50,7 @@ $(INSTALLED): $(VENV)/.dependencies
 LOWEST := .venv-lowest
 LOWEST_INSTALLED := $(LOWEST)/.installed-$(LAYOUT)
 LOWEST_PIP := PYTHONWARNINGS=ignore $(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check
-LOWEST_TESTS := tests/conformance tests/golden tests/buffer/format tests/buffer/store tests/buffer/test_producer.py \
+LOWEST_TESTS := tests/conformance tests/golden tests/buffer/base tests/buffer/write/test_traced.py tests/buffer/format tests/buffer/store tests/buffer/test_producer.py \
 	tests/buffer/test_consumer.py tests/runtime/sinks tests/cli/test_commands.py tests/runtime/spark/test_versions.py \
 	tests/runtime/spark/test_discovery.py tests/runtime/spark/reading/test_read_spark.py \
 	tests/runtime/spark/writing/test_batch_writer.py tests/testing

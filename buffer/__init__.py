@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from forebay.buffer.base.lazy import load_on_demand
 
 if TYPE_CHECKING:
+    from forebay.buffer.base.tracing import add_trace_context, split_trace_context, trace_links
     from forebay.buffer.consumer import Collect
     from forebay.buffer.either.dispatch import buffers_at
     from forebay.buffer.either.ranges import read_range
@@ -34,6 +35,7 @@ __all__ = [
     "TopicConsumer",
     "TopicProducer",
     "add_partitions",
+    "add_trace_context",
     "buffers_at",
     "create_topic",
     "decode_batch",
@@ -41,6 +43,8 @@ __all__ = [
     "encode_batch",
     "migrate",
     "read_range",
+    "split_trace_context",
+    "trace_links",
 ]
 
 _HOMES = {
@@ -54,6 +58,7 @@ _HOMES = {
     "TopicConsumer": "forebay.buffer.topic",
     "TopicProducer": "forebay.buffer.topic",
     "add_partitions": "forebay.buffer.topic",
+    "add_trace_context": "forebay.buffer.base.tracing",
     "buffers_at": "forebay.buffer.either.dispatch",
     "create_topic": "forebay.buffer.topic",
     "decode_batch": "forebay.buffer.format.batch",
@@ -61,6 +66,8 @@ _HOMES = {
     "encode_batch": "forebay.buffer.format.batch",
     "migrate": "forebay.buffer.inspect.migrate",
     "read_range": "forebay.buffer.either.ranges",
+    "split_trace_context": "forebay.buffer.base.tracing",
+    "trace_links": "forebay.buffer.base.tracing",
 }
 """Where each name is. They are loaded when asked for: a process that Spark plans in needs few of them."""
 

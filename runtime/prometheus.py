@@ -6,7 +6,7 @@ A program that has an OpenTelemetry SDK of its own needs none of this: its expor
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from forebay.buffer.base.checks import check_whole
 from forebay.buffer.base.errors import InvalidInput, Unsupported
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from threading import Thread
     from wsgiref.simple_server import WSGIServer
 
-_SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-"""Bounds of histograms. OpenTelemetry's own are made for milliseconds: all that we time would be in the first."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import Collector
 
 
 class MetricsServer(Closing):
@@ -52,17 +52,10 @@ def serve_metrics(port: int, host: str = "127.0.0.1") -> MetricsServer:
         InvalidInput: nothing can listen there, or this process exports its metrics elsewhere already.
         Unsupported: the extra `metrics` is not installed.
     """
-    check_whole(port, "port", most=65_535)
-    try:
-        from opentelemetry.exporter import prometheus as _exporter  # noqa: F401, PLC0415 - an extra
-        from prometheus_client import start_http_server  # noqa: PLC0415
-    except ImportError as error:
-        raise Unsupported(f"serving metrics needs the extra `metrics`: {install_hint('metrics')}") from error
-    try:
-        server, thread = start_http_server(port, host)
-    except OSError as error:
-        raise InvalidInput(f"metrics cannot be served on {host}:{port}: {error.strerror}; choose another") from error
-    serving = MetricsServer(f"http://{host}:{server.server_port}/metrics", server, thread)
+    _check_installed()
+    from prometheus_client import REGISTRY  # noqa: PLC0415 - an extra
+
+    serving = _listen(port, host, REGISTRY)
     try:
         _install_exporter()
     except BaseException:
@@ -71,18 +64,50 @@ def serve_metrics(port: int, host: str = "127.0.0.1") -> MetricsServer:
     return serving
 
 
+def serve_collector(collector: Collector, port: int, host: str = "127.0.0.1") -> MetricsServer:
+    """Serve what a collector of `prometheus_client` returns for each scrape, and nothing of this process.
+
+    Raises:
+        InvalidInput: nothing can listen there.
+        Unsupported: the extra `metrics` is not installed.
+    """
+    _check_installed()
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415 - an extra
+
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return _listen(port, host, registry)
+
+
+def _check_installed() -> None:
+    try:
+        import prometheus_client  # noqa: F401, PLC0415 - an extra
+        from opentelemetry.exporter import prometheus  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise Unsupported(f"serving metrics needs the extra `metrics`: {install_hint('metrics')}") from error
+
+
+def _listen(port: int, host: str, registry: CollectorRegistry) -> MetricsServer:
+    from prometheus_client import start_http_server  # noqa: PLC0415 - an extra
+
+    check_whole(port, "port", most=65_535)
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise InvalidInput(f"metrics cannot be served on {host}:{port}: {error.strerror}; choose another") from error
+    return MetricsServer(f"http://{host}:{server.server_port}/metrics", server, thread)
+
+
 @cache
 def _install_exporter() -> None:
     """Let OpenTelemetry hand the metrics to Prometheus; once for the life of the process, as OpenTelemetry has it."""
     from opentelemetry import metrics  # noqa: PLC0415
     from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415
-    from opentelemetry.sdk.metrics import Histogram, MeterProvider  # noqa: PLC0415
-    from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View  # noqa: PLC0415
+    from opentelemetry.sdk.metrics import MeterProvider  # noqa: PLC0415
 
     if isinstance(metrics.get_meter_provider(), MeterProvider):
         raise InvalidInput(
             "this process has an OpenTelemetry SDK that exports its metrics already, forebay's with them: add a "
             "Prometheus reader there instead"
         )
-    in_seconds = View(instrument_type=Histogram, aggregation=ExplicitBucketHistogramAggregation(_SECONDS))
-    metrics.set_meter_provider(MeterProvider([PrometheusMetricReader()], views=[in_seconds]))
+    metrics.set_meter_provider(MeterProvider([PrometheusMetricReader()]))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
 from forebay.buffer.base.errors import Backpressure, Closed, ForebayError, Unsupported
+from forebay.buffer.base.tracing import configured_tracer
 from forebay.buffer.coordinator import CoordinatorConfig, Durability, WriteCoordinator
 from forebay.buffer.format.batch import DEFAULT_MAX_RAW_BYTES
 from forebay.buffer.manifest import Head, Manifest, Queue
@@ -21,6 +22,7 @@ from forebay.buffer.write.accumulator import MAX_CALL_BYTES, Accumulator
 from forebay.buffer.write.formats import open_format
 from forebay.buffer.write.handle import ProduceHandle
 from forebay.buffer.write.rows import RowAccumulator, RowsHandle
+from forebay.buffer.write.traced import TracedChannel
 from forebay.buffer.write.upload import BatchStorage, BatchUploader
 
 if TYPE_CHECKING:
@@ -160,9 +162,11 @@ class BufferWriter:
             clock=clock,
             name=f"producer of {self.url}",
         )
-        self.channel: Final = self._coordinator.channel()
+        channel = self._coordinator.channel()
+        channel.handle_type = ProduceHandle if self.rows is None else RowsHandle
+        tracer = configured_tracer()
+        self.channel: Final = channel if tracer is None else TracedChannel(channel, tracer, self.url)
         """Where calls enter, each with its memory as its cost."""
-        self.channel.handle_type = ProduceHandle if self.rows is None else RowsHandle
         try:
             _writers.add(self)
             _open[self._coordinator] = self.url

@@ -54,6 +54,7 @@ _COMMANDS: Final = {
     "events": ("events", "follow a topic of an event log, and describe it"),
     "objects": ("events", "tell what happened to an object"),
     "ui": ("ui", "serve a page that shows a buffer at work"),
+    "export-metrics": ("export_metrics", "serve depth, lag, owners and orphans of buffers to Prometheus"),
     "doctor": ("doctor", "check this machine, the credentials and the store"),
     "bench": ("bench", "measure this store: forebay beside plain puts and gets"),
     "completion": ("completion", "print the completion script of a shell"),

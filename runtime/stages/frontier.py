@@ -6,6 +6,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from forebay.runtime.stages.portions import Portion
 
 
@@ -67,3 +69,8 @@ class Frontier:
     def first(self) -> Portion | None:
         """The first portion that it has not passed."""
         return self._waiting[0] if self._waiting else None
+
+    @property
+    def unfinished(self) -> Iterable[Portion]:
+        """The portions that are not done."""
+        return (portion for portion in self._waiting if not portion.done)

@@ -20,10 +20,12 @@ from forebay.buffer.base.errors import (
     Unknown,
     Unsupported,
 )
+from forebay.buffer.base.tracing import configured_tracer
 from forebay.runtime import dead_letter
 from forebay.runtime.bad_entries import describe_entries
 from forebay.runtime.contract import Fatal, MaybeCommitted, NotCommitted
 from forebay.runtime.dead_letter import Halted
+from forebay.runtime.stages import spans
 from forebay.runtime.stages.admission import Admission, held_bytes
 from forebay.runtime.stages.isolation import NOT_THE_DATA, describe, isolate
 from forebay.runtime.stages.sink_answers import Raised, check_committed, commit
@@ -82,6 +84,7 @@ class Pipeline:
         self._decoder = decoder
         self._dead_letters = dead_letters
         self._events = events
+        self._tracer = configured_tracer()
         self.fetching: WorkerPool[Task] = WorkerPool(
             "fetch", config.fetch_workers, self._fetch, self.fail, lock=self.lock, clock=clock
         )
@@ -122,6 +125,7 @@ class Pipeline:
         """End a source: it no longer takes part."""
         with self.lock:
             source.over = True
+            spans.end_unfinished(source, self.failure)
             self.sources.remove(source)
             self.admission.leave(source)
             self.admit()
@@ -132,6 +136,8 @@ class Pipeline:
         if self.failure is not None:
             return
         for source, portion in self.admission.admit():
+            if self._tracer is not None:
+                spans.start_span(self._tracer, source, portion)
             source.frontier.add(portion)
             if self.sink.in_order:
                 source.in_order.append(portion)
@@ -149,7 +155,8 @@ class Pipeline:
         if source.over:
             return
         try:
-            self._prepare(source, portion, index)
+            with spans.use(portion):
+                self._prepare(source, portion, index)
         except MemoryError as error:  # this machine's fault, not the batch's
             sequence = portion.descriptors[index].sequence
             raise MemoryError(f"{source.url}: batch {sequence}: {error}. Lower fetch_workers or max_bytes") from error
@@ -234,6 +241,10 @@ class Pipeline:
         source, portion = item
         if source.over:
             return
+        with spans.use(portion):
+            self._commit_in_span(source, portion)
+
+    def _commit_in_span(self, source: ActiveSource, portion: Portion) -> None:
         began = self.clock.monotonic()
         answer: Answer | None = check_committed(self.sink, portion.identity) if portion.asks else None
         if answer is None:
@@ -294,6 +305,7 @@ class Pipeline:
         source.rows += portion.rows
         source.commits += bool(portion.rows)
         portion.done = True
+        portion.span.end()
         portion.empty()
         self.admission.free_bytes(source, portion)
         self.admission.free_batches(source, source.frontier.advance(self.clock.monotonic()))
@@ -307,6 +319,7 @@ class Pipeline:
             pause = full_jitter(self.random, portion.attempts, RETRY_BASE, RETRY_CAP)
             portion.attempts += 1
             portion.trouble = trouble
+        portion.span.add_event("retry", {"reason": trouble, "seconds": pause})
         return pause
 
     # Poison

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from opentelemetry.trace import INVALID_SPAN
 
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.format.schema import present, widen
@@ -16,6 +17,8 @@ from forebay.runtime.stages.isolation import NOT_THE_DATA
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from opentelemetry.trace import Span
 
     from forebay.buffer.format.model import BatchDescriptor, Reader
     from forebay.buffer.read.fetch import Batch
@@ -45,6 +48,8 @@ class Portion:
         self.reserved: list[int] = []
         """Bytes that each batch takes of the budget."""
         self.done = False
+        self.span: Span = INVALID_SPAN
+        """From the first fetch to the commit, if the host has configured a tracer."""
         self.rows: int = 0
         self._is_row_per_entry = True
         self._batches: list[Batch | None] = [None] * len(descriptors)

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from forebay import InvalidInput, Unsupported
 from forebay.buffer.base import metrics
 from forebay.buffer.base.install import install_hint
+from forebay.cli.export_metrics import GAUGES
 from forebay.runtime.prometheus import serve_metrics
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -62,8 +64,9 @@ def scraped() -> dict[str, Any]:
 
 
 def served(scraped: dict[str, Any]) -> set[str]:
-    """The names that a query would use, histograms without their endings."""
-    return {re.sub(r"_(bucket|count|sum|created)$", "", name) for name, _labels, _value in scraped["everything"]}
+    """The names that a query would use, histograms without their endings, and those of `forebay export-metrics`."""
+    names = {re.sub(r"_(bucket|count|sum|created)$", "", name) for name, _labels, _value in scraped["everything"]}
+    return names | set(GAUGES)
 
 
 def names_in(text: str) -> set[str]:
@@ -95,14 +98,44 @@ def test_every_metric_is_served_and_on_the_dashboard_and_no_other(scraped: dict[
         for target in panel.get("targets", []):
             shown |= names_in(target["expr"])
     assert shown == served(scraped)
-    assert metrics.__doc__ is not None
-    assert len(shown) == metrics.__doc__.count("\n| `forebay.")
+    verbs = ("add", "set", "record")
+    made = sum(hasattr(value, verb) for value in vars(metrics).values() for verb in verbs)
+    assert len(shown) == made + len(GAUGES)
 
 
 def test_documents_name_only_metrics_that_are_served(scraped: dict[str, Any]) -> None:
     named = set().union(*(names_in(path.read_text()) for path in DOCS.glob("*.md")))
     assert named
     assert named <= served(scraped)
+
+
+def alert_rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((DOCS / "grafana" / "alerts.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def test_alert_rules_name_only_metrics_that_are_served(scraped: dict[str, Any]) -> None:
+    for rule in alert_rules():
+        named = names_in(rule["expr"])
+        assert named, rule["alert"]
+        assert named <= served(scraped), rule["alert"]
+
+
+@pytest.mark.parametrize("rule", alert_rules(), ids=lambda rule: rule["alert"])
+def test_alert_rule_is_one_that_prometheus_takes(rule: dict[str, Any]) -> None:
+    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+    assert re.fullmatch("Forebay[A-Za-z]+", rule["alert"])
+    assert rule["expr"].count("(") == rule["expr"].count(")")
+    assert re.fullmatch("[0-9]+[mh]", rule.get("for", "1m"))
+    assert rule["labels"]["severity"] in {"page", "ticket"}
+    assert set(rule["annotations"]) == {"summary", "description"}
+    by = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", rule["expr"]))))
+    assert set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])) <= by, "labels that the alert has not"
+
+
+def test_documents_list_every_alert_once() -> None:
+    listed = re.findall(r"^\| `(Forebay\w+)` \|", (DOCS / "monitoring.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(rule["alert"] for rule in alert_rules())
 
 
 def test_panels_have_places_of_their_own() -> None:

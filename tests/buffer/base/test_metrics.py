@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-import re
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import version
 from typing import Any
 
-from forebay.buffer.base import metrics
+import pytest
 
 PROGRAM = textwrap.dedent("""
     import json
@@ -32,7 +31,7 @@ PROGRAM = textwrap.dedent("""
                 for point in metric.data.data_points:
                     value = getattr(point, "value", None)
                     seen.setdefault(metric.name, []).append(
-                        [point.count if value is None else value, metric.unit, dict(point.attributes)]
+                        [point.count if value is None else value, dict(point.attributes)]
                     )
     print(json.dumps(seen))
 """)
@@ -52,12 +51,6 @@ forebay.Consumer("memory://metrics", clock=Later()).next_batch()
 """
 
 
-def table() -> dict[str, str]:
-    """The docstring's table: name to unit."""
-    assert metrics.__doc__ is not None
-    return dict(re.findall(r"^\| `(forebay\.[a-z_.]+)` \| \w+ \| `([^`]+)` \|", metrics.__doc__, re.MULTILINE))
-
-
 def measure(consuming: str) -> dict[str, list[Any]]:
     """In a process of its own: a provider can be set once."""
     program = PROGRAM.replace("CONSUME", consuming)
@@ -68,19 +61,17 @@ def measure(consuming: str) -> dict[str, list[Any]]:
 
 def test_consumer_shows_how_many_batches_wait_and_how_old_what_it_read_is() -> None:
     seen = measure(READ_ONE_LATER)
-    [[length, _, attributes]] = seen["forebay.queue.length"]
+    [[length, attributes]] = seen["forebay.queue.length"]
     assert (length, attributes) == (1, {"buffer": "memory://metrics"})
-    [[age, _, attributes]] = seen["forebay.consumer.lag"]
+    [[age, attributes]] = seen["forebay.consumer.lag"]
     assert age >= 3600
     assert attributes == {"buffer": "memory://metrics"}
 
 
 def test_a_batch_produced_and_consumed_is_counted_under_the_names_of_the_table() -> None:
     seen = measure(READ_ALL)
-    units = table()
-    for name, points in seen.items():
-        for _value, unit, attributes in points:
-            assert units[name] == unit
+    for points in seen.values():
+        for _value, attributes in points:
             assert attributes["buffer"] == "memory://metrics"
     counted = {name: sum(point[0] for point in points) for name, points in seen.items()}
     assert counted["forebay.batches.flushed"] == counted["forebay.batches.fetched"] == 1
@@ -89,11 +80,55 @@ def test_a_batch_produced_and_consumed_is_counted_under_the_names_of_the_table()
     assert counted["forebay.bytes.written"] == counted["forebay.bytes.fetched"] > 0
     assert counted["forebay.acks"] == counted["forebay.descriptors.handed_out"] == 1
     assert counted["forebay.flush.duration"] == counted["forebay.fetch.duration"] == 1
-    roles = {point[2]["role"]: point[0] for point in seen["forebay.manifest.writes"]}
+    roles = {point[1]["role"]: point[0] for point in seen["forebay.manifest.writes"]}
     assert roles["producer"] >= 1
     assert roles["consumer"] >= 2
 
 
-def test_every_instrument_is_in_the_table_with_its_unit() -> None:
-    made = re.findall(r'create_\w+\("([^"]+)", "([^"]+)"\)', inspect.getsource(metrics))
-    assert dict(made) == table()
+# A program with an SDK of its own and no views: what its exporter gets of every instrument.
+DESCRIBE = textwrap.dedent("""
+    import json
+    from opentelemetry import metrics
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from forebay.buffer.base import metrics as ours
+
+    reader = InMemoryMetricReader()
+    metrics.set_meter_provider(MeterProvider([reader]))
+    for name, instrument in vars(ours).items():
+        for verb in ("add", "set", "record"):
+            if not name.startswith("_") and hasattr(instrument, verb):
+                getattr(instrument, verb)(1)
+    [resource] = reader.get_metrics_data().resource_metrics
+    [scope] = resource.scope_metrics
+    print(json.dumps({
+        "scope": [scope.scope.name, scope.scope.version],
+        "bounds": ours.SECONDS,
+        "metrics": [
+            [m.name, m.unit, m.description, getattr(m.data.data_points[0], "explicit_bounds", None)]
+            for m in scope.metrics
+        ],
+    }))
+""")
+
+
+@pytest.fixture(scope="module")
+def described() -> dict[str, Any]:
+    shown = subprocess.run([sys.executable, "-c", DESCRIBE], capture_output=True, text=True, check=True)
+    described: dict[str, Any] = json.loads(shown.stdout)
+    return described
+
+
+def test_every_instrument_has_a_unit_and_a_description(described: dict[str, Any]) -> None:
+    assert len(described["metrics"]) > 30
+    assert [name for name, unit, what, _ in described["metrics"] if not unit or not what] == []
+
+
+def test_histograms_of_seconds_bring_bounds_in_seconds_to_a_users_own_sdk(described: dict[str, Any]) -> None:
+    bounds = {name: bounds for name, unit, _, bounds in described["metrics"] if bounds is not None}
+    assert "forebay.flush.duration" in bounds
+    assert set(map(tuple, bounds.values())) == {tuple(described["bounds"])}
+
+
+def test_scope_is_forebay_in_its_installed_version(described: dict[str, Any]) -> None:
+    assert described["scope"] == ["forebay", version("forebay")]
