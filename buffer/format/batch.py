@@ -215,7 +215,8 @@ def encode_blocks(
         whole = BytesIO(compressor.compress(blocks.pop()))
         whole.seek(0, SEEK_END)
         whole.write(footer)
-        return whole.getbuffer()
+        # No copy. With `getbuffer`, Python 3.12 crashes when it collects a cycle that holds the view.
+        return memoryview(whole.getvalue())
     size = sum(map(len, blocks))
     # Room for the worst case: pages that are never written to are never there. And from the pool that the blocks go
     # back to; memory that each of two allocators keeps for later is memory twice.

@@ -73,6 +73,13 @@ def test_zstd_frame_tells_its_content_size_and_carries_a_checksum_where_no_manif
     assert frame.has_checksum == (version == 1)
 
 
+def test_object_is_no_view_of_a_stream() -> None:
+    """Python 3.12 crashes when it collects a cycle that holds one, such as the error of a failed upload."""
+    data = encode_batch([b"entry"])
+    assert isinstance(data, memoryview)
+    assert isinstance(data.obj, bytes)
+
+
 def test_level_reaches_zstd() -> None:
     entries = [b"%d:%d" % (number, number * 7919 % 1000) for number in range(20_000)]
     assert len(encode_batch(entries, level=19)) < len(encode_batch(entries, level=-7))
