@@ -32,17 +32,17 @@ examples:
   forebay dead-letters show s3://lake/clicks-dead 12.0
   forebay dead-letters replay s3://lake/clicks-dead --dry-run
   forebay dead-letters replay s3://lake/clicks-dead
-  forebay dead-letters replay s3://lake/clicks-dead 12.0 12.5 --to s3://lake/clicks-mended""",
+  forebay dead-letters replay s3://lake/clicks-dead 12.0 12.5 --to s3://lake/clicks-repaired""",
 )
 def dead_letters() -> None:
-    """List, show and replay what a runtime put aside: entries that it could not decode or commit."""
+    """List, show and replay dead letters: entries that a runtime could not decode or commit."""
 
 
 @dead_letters.command("list")
 @takes_url
 @json_option
 def list_command(target: Target, *, as_json: bool) -> None:
-    """Show every letter. It claims and changes nothing.
+    """Show every dead letter. Changes nothing.
 
     URL is the buffer of dead letters. Each letter has a name for the other commands, a time, the source and the group
     that read it, the batch and the entries there, and the reason.
@@ -94,7 +94,7 @@ write to another buffer with --to. Letters of objects that could not be read hol
 examples:
   forebay dead-letters replay s3://lake/clicks-dead --dry-run
   forebay dead-letters replay s3://lake/clicks-dead
-  forebay dead-letters replay s3://lake/clicks-dead 12.0 --to s3://lake/clicks-mended"""
+  forebay dead-letters replay s3://lake/clicks-dead 12.0 --to s3://lake/clicks-repaired"""
 )
 @takes_url
 @click.argument("letters", nargs=-1, metavar="[LETTER]...")
