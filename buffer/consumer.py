@@ -71,7 +71,7 @@ class Consumer(BaseConsumer[Found, Batch]):
         storage_options: credentials, endpoint and client of the store.
         retry_timeout: maximum time in seconds for which a read is retried while the store fails; 0 for none. After an
             error the next call reads the same again.
-        max_poll_interval: while there is nothing to read, `batches(wait=…)` looks again after at most so many seconds.
+        max_poll_interval: maximum time in seconds between two reads of the manifest while there is nothing to read.
         check_claim: of a group: called with the state that its claim would replace, and may refuse it by an error. For
             a runtime that takes over only from an owner that is gone (rfcs/0005).
         read_ahead: how far iteration fetches ahead of the program; None for the defaults of `ReadAhead`, and

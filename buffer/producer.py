@@ -55,8 +55,7 @@ class Producer(AsyncClosing):
         manifest_path: the manifest's key below `url`; by default `manifest`, and `ingest/manifest` with `opendata`.
         data_prefix: the folder below `url` that batches are stored in; by default `data`, and `ingest` with `opendata`.
         flush_interval: maximum time in seconds between two flushes; by default 0.1, and 1 in a typed buffer.
-        flush_size_bytes: a batch is stored when its entries take so many bytes before compression, and at 2 GiB in any
-            case.
+        flush_size_bytes: size of the entries, before compression, at which a batch is stored; at most 2 GiB.
         compression: `zstd` or `none`.
         compression_level: zstd's level; by default 3, and 1 in a typed buffer.
         writer_id: a lasting name of this writer, whose calls carry numbers (`produce(…, number=…)`). The buffer

@@ -55,7 +55,7 @@ class Collector:
             Of a topic, each partition has these bounds to itself.
         manifest_path: the manifest's key below `url`.
         data_prefix: the folder below `url` that batches are stored in.
-        events: an audit trail, to which every deletion is told before it starts and when it has ended: two appends for
+        events: an audit trail, which records every deletion before it starts and when it has ended: two appends for
             up to a thousand objects. None tells nobody.
         storage_options: credentials, endpoint and client of the store.
     """

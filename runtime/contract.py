@@ -139,9 +139,9 @@ class Combining:
     """
 
     target_bytes: int
-    """A commit is closed once its batches hold so many bytes before compression (by the manifest's facts)."""
+    """Size of the batches, before compression (by the manifest's facts), at which a commit is closed."""
     max_seconds: float = 60.0
-    """… or once its first batch has waited so long for more."""
+    """Maximum time that the first batch of a commit waits for more."""
 
     def __post_init__(self) -> None:
         check_whole(self.target_bytes, "target_bytes", least=1)

@@ -67,7 +67,7 @@ class Runtime:
             batch as they are. A decoder of bytes on a typed buffer stops the runtime.
         dead_letters: a producer, the caller's to close, of the buffer that takes entries that cannot be committed.
             Without one, such an entry halts the runtime.
-        events: an audit trail, which is told when a source is resumed, of every dead letter, and when a fence or
+        events: an audit trail, which records when a source is resumed, every dead letter, and when a fence or
             anything else halts the runtime: one append each. None tells nobody.
         clock: where time comes from.
         random: what pauses are drawn from.

@@ -52,7 +52,7 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
         storage_options: credentials, endpoint and client of the store.
         retry_timeout: maximum time in seconds for which a read is retried while the store fails; 0 for none. After an
             error the next call reads the same again.
-        max_poll_interval: while there is nothing to read, `batches(wait=…)` looks again after at most so many seconds.
+        max_poll_interval: maximum time in seconds between two reads of the manifest while there is nothing to read.
         read_ahead: how far iteration fetches ahead of the program, in all partitions together; None for the defaults
             of `ReadAhead`, and `ReadAhead(batches=0)` to turn it off.
         ack_interval: maximum time in seconds until an `ack` is written in the background.
@@ -246,7 +246,7 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
             self._claim(added)
 
     def _look(self, max_batches: int) -> None:
-        """Find up to so many batches, as evenly as the partitions have them, beginning with another one each time."""
+        """Find up to `max_batches` batches, evenly over the partitions, starting with another partition each time."""
         with self._stopping_if_fenced():
             self._look_for_partitions()
             numbers = list(self._consumers)

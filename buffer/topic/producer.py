@@ -64,7 +64,7 @@ class TopicProducer(AsyncClosing):
         evolve: whether a schema with new nullable columns or wider types changes the topic's schema, for good. If not,
             it is refused.
         flush_interval: maximum time in seconds between two flushes; by default 0.1, and 1 in a typed topic.
-        flush_size_bytes: a batch is stored when its entries take so many bytes before compression.
+        flush_size_bytes: size of the entries, before compression, at which a batch is stored.
         compression: `zstd` or `none`.
         compression_level: zstd's level; by default 3, and 1 in a typed topic.
         limits: how much this producer may hold and do at once; None for the defaults of `ProducerLimits`.

@@ -138,7 +138,7 @@ interrupted by Ctrl-C, 141 the output was closed (as by head), 143 ended by SIGT
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Settings in TOML: [storage_options] for every command, and a table for each command, such as [gc] grace = 300.",
+    help="Settings in TOML: [storage_options] for every command, and one table per command, such as [gc] grace = 300.",
 )
 @click.option("--debug", is_flag=True, help="Show the whole trace of an error.")
 @click.pass_context

@@ -63,7 +63,7 @@ def list_command(target: Target, *, as_json: bool) -> None:
 @click.argument("letter")
 @json_option
 def show(target: Target, *, letter: str, as_json: bool) -> None:
-    """Print one letter and its entries.
+    """Print one dead letter and its entries.
 
     LETTER is its name in the first column of `forebay dead-letters list`. With --json, one object for each entry.
     """
@@ -83,9 +83,9 @@ def show(target: Target, *, letter: str, as_json: bool) -> None:
 
 @dead_letters.command(
     epilog="""\
-Without LETTERs, a group of the dead-letter buffer remembers what was replayed. Only newer letters are replayed. If a
-replay is interrupted, repeat it: nothing is written twice, except perhaps in a version 1 buffer.
-LETTERs that are named are replayed each time.
+Without LETTERs, the command replays only letters that were not replayed before: a group of the dead-letter buffer
+remembers them. If a replay is interrupted, repeat it: nothing is written twice, except perhaps in a version 1 buffer.
+LETTERs that you name are replayed each time.
 
 All groups of the source read the entries again, including groups that could decode them the first time. To avoid that,
 write to another buffer with --to. Letters of objects that could not be read hold no entries, and are left out.
@@ -99,13 +99,15 @@ examples:
 @takes_url
 @click.argument("letters", nargs=-1, metavar="[LETTER]...")
 @click.option("--to", metavar="URL", help="The buffer that gets the entries; by default the one they came from.")
-@click.option("--group", default="replay", show_default=True, metavar="NAME", help="Remembers what was replayed.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option(
+    "--group", default="replay", show_default=True, metavar="NAME", help="The group that remembers what was replayed."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @json_option
 def replay(
     target: Target, *, letters: tuple[str, ...], to: str | None, group: str, dry_run: bool, as_json: bool
 ) -> None:
-    """Write entries back to their source.
+    """Write the entries of dead letters back to their source.
 
     URL is the buffer of dead letters. LETTERs are named as in `forebay dead-letters list`; by default all that were not
     replayed yet.

@@ -64,7 +64,7 @@ did not, 2 failure."""
 @click.option("--keep", is_flag=True, help="Keep the folder, and print commands to look around in it.")
 @click.option("--no-spark", is_flag=True, help="Leave out Spark.")
 def demo(*, keep: bool, no_spark: bool) -> int:
-    """Run the whole pipeline: produce, write Parquet, kill and replace the runtime, aggregate with Spark, collect, count."""
+    """Run the whole pipeline: produce, write Parquet through a killed runtime, aggregate with Spark, collect, count."""
     folder = tempfile.mkdtemp(prefix="forebay-demo-")
     try:
         proven = _run(folder, with_spark=not no_spark)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from forebay.buffer.eventlog import EventLog, Record
 
 _log_argument = click.argument("log", envvar="FOREBAY_EVENT_LOG")
-_topic_option = click.option("--topic", default=AUDIT_TOPIC, show_default=True, help="Topic of the log; by default the audit trail.")
+_topic_option = click.option(
+    "--topic", default=AUDIT_TOPIC, show_default=True, help="Topic of the log; by default the audit trail."
+)
 
 
 @click.group(
@@ -41,7 +43,9 @@ def events() -> None:
 @storage_option
 @_topic_option
 @json_option
-@click.option("--events", "-n", "wanted", type=click.IntRange(0), default=20, show_default=True, help="Number of events.")
+@click.option(
+    "--events", "-n", "wanted", type=click.IntRange(0), default=20, show_default=True, help="Number of events."
+)
 @click.option("--follow", "-f", is_flag=True, help="Print what is appended from now on too, until interrupted.")
 def tail_events(
     *, log: str, storage_options: dict[str, Any], topic: str, as_json: bool, wanted: int, follow: bool
@@ -93,14 +97,16 @@ Exit status: 0 the audit trail names the object, 1 it does not."""
 @_topic_option
 @json_option
 def history(*, log: str, location: str, storage_options: dict[str, Any], topic: str, as_json: bool) -> int:
-    """Print what the audit trail says about an object, oldest first: dead letters, and start and end of deletions."""
+    """Print the audit trail of an object, oldest first: dead letters, and start and end of deletions."""
     with open_log(log, storage_options) as opened:
         known = False
         for record in object_history(opened, location, topic=topic):
             known = True
             _write(record, as_json=as_json, leave_out="objects")
     if not known:
-        write_note(f"{log}: nothing is recorded about {location}: do collector and runtime use this event log (--events)?")
+        write_note(
+            f"{log}: nothing is recorded about {location}: do collector and runtime use this event log (--events)?"
+        )
     return 0 if known else 1
 
 

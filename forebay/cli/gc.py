@@ -41,9 +41,16 @@ cannot be read, 130 interrupted."""
     help="Maximum time between the upload of a batch and its listing.",
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing; show what would be deleted.")
-@click.option("--every", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Repeat the collection at this interval.")
+@click.option(
+    "--every",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Repeat the collection at this interval.",
+)
 @click.option("--retention-age", type=float, metavar="SECONDS", help="Drop batches older than this, READ OR NOT.")
-@click.option("--retention-bytes", type=int, metavar="BYTES", help="Drop the oldest batches beyond this size, READ OR NOT.")
+@click.option(
+    "--retention-bytes", type=int, metavar="BYTES", help="Drop the oldest batches beyond this size, READ OR NOT."
+)
 @events_option
 def gc(
     target: Target,

@@ -62,7 +62,7 @@ def list_groups(target: Target, *, as_json: bool) -> None:
 @click.argument("group")
 @click.option("--to", default="earliest", show_default=True, metavar="PLACE", help="Where it starts, as for reset.")
 def create(target: Target, *, group: str, to: str) -> None:
-    """Create a group before its first consumer, so that the collector keeps what it will read. If it exists, keep it."""
+    """Create a group before its first consumer, so that the collector keeps what it will read."""
     store = target.open()
     if target.is_topic(store):
         Topic(store).register_group(group, to)

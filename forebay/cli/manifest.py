@@ -32,7 +32,9 @@ def manifest() -> None:
 
 @manifest.command()
 @takes_url
-@click.option("--first", type=click.IntRange(0), metavar="SEQUENCE", help="First batch to list; by default all are listed.")
+@click.option(
+    "--first", type=click.IntRange(0), metavar="SEQUENCE", help="First batch to list; by default all are listed."
+)
 def dump(target: Target, *, first: int | None) -> None:
     """Print a manifest as one JSON object, with all its batches, including those in sealed segments.
 

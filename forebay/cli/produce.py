@@ -227,7 +227,7 @@ class _Lines:
 
 @dataclass(slots=True)
 class _Refused:
-    """Calls that could not be stored. Batches fail separately, and closing the producer reports only the last failure."""
+    """Calls that could not be stored. Batches fail separately; closing the producer reports only the last failure."""
 
     entries: int = 0
     error: ForebayError | None = None

@@ -81,7 +81,7 @@ seconds if the owner stops, and 30 seconds after the owner's last sign of life i
 a living owner is an error.
 
 On Ctrl-C or SIGTERM, the runtime commits and acknowledges what it has read, for up to drain_seconds. A second Ctrl-C
-does not wait. Exit status: 0 caught up or stopped by SIGTERM, 2 halted, fenced or wrong usage, 130 stopped by Ctrl-C."""
+does not wait. Exit status: 0 caught up or stopped by SIGTERM, 2 halted, fenced or wrong usage, 130 ended by Ctrl-C."""
 )
 @click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @storage_option

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _OLDEST = (1, 6)
 """Older ones hold the interpreter's lock while they talk to the store, and so stop all other threads. Before 1.1, an
-append looked at the table again by itself as it began, and never met who had been faster: rows were there twice."""
+append read the table again when it began, and did not notice a faster writer: rows were there twice."""
 _COLOUR = re.compile(r"\x1b\[\d*m")
 _BROKEN_RULE = "failed validation check"
 """What delta-rs says of rows that break a constraint of the table's; it has no type for that."""
