@@ -17,8 +17,8 @@ class RuntimeConfig:
     commit_workers: int = 4
     """Commits under way at once, over all sources. A sink that asks for order gets one at a time of each source."""
     max_batches: int = 1024
-    """Maximum number of batches in progress over all sources, which is also the most that a crash can replay. A combined
-    commit has at most half as many."""
+    """Maximum number of batches in progress over all sources, which is also the most that a crash can replay. A
+    combined commit has at most half as many."""
     max_bytes: int = 512 << 20
     """Maximum memory for batches in progress, over all sources. It is exact if the manifest has sizes (version 2)."""
     descriptors_per_look: int = 64
