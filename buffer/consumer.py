@@ -47,33 +47,33 @@ _log = logging.getLogger("forebay.consumer")
 
 
 class Consumer(BaseConsumer[Found, Batch]):
-    """Reads a buffer's batches in order. Opening one takes over from the consumer before, which gets `Fenced`.
+    """Reads a buffer's batches in order. Opening one takes over from the previous consumer, which gets `Fenced`.
 
     It may be opened before anything is written. Then it logs a warning, as the URL may be wrong. The first producer
-    decides the buffer's format; a group needs a native buffer, and makes one.
+    decides the buffer's format, unless `group` is given: a group needs a native buffer, and creates one.
 
     Args:
         url: the buffer, such as `s3://lake/clicks`, or its store if it is open already.
-        last_acked: resume after this sequence: what is at or below it counts as acknowledged. It may lie beyond what
-            exists yet; before the first write it is not stored, so pass it again. None starts after what is
-            acknowledged.
-        group: a named reader, with a frontier of its own that other groups do not see. None is the unnamed consumer.
+        last_acked: resume after this sequence: everything up to it counts as acknowledged. It may be higher than any
+            existing sequence. Before the first write it is not stored, so pass it again. None starts after the last
+            acknowledged batch.
+        group: a named reader, whose position is independent of other groups. None is the unnamed consumer.
         from_: where a group starts that does not exist yet: `earliest` (the default), `latest`, a sequence, or a time
             (a datetime with a zone, or ISO 8601 text).
-        columns: of a typed buffer: names of the columns to decode, or a schema to show rows in; None is all columns of
-            the newest schema.
-        on_trimmed: what to do if retention has dropped what comes next: `raise` `Trimmed`, or `skip` to the first batch
-            left and count what was missed in `skipped`.
+        columns: for a typed buffer: names of the columns to decode, or a schema in which to return rows; None is all
+            columns of the newest schema.
+        on_trimmed: what to do if retention has dropped the next batch: `raise` raises `Trimmed`, and `skip` continues
+            with the first batch that is left, and counts the missed ones in `skipped`.
         profile: `opendata` refuses to make a native buffer, which a group would need.
         manifest_path: the manifest's key below `url`.
         data_prefix: the folder below `url` that batches are stored in, which only a collector has to know.
         collect: whether to run a collector beside this consumer, until it is closed. `Collect` has its settings.
         storage_options: credentials, endpoint and client of the store.
         retry_timeout: maximum time in seconds for which a read is retried while the store fails; 0 for none. After an
-            error the next call reads the same again.
-        max_poll_interval: while there is nothing to read, `batches(wait=…)` looks again after at most so many seconds.
-        check_claim: of a group: called with the state that its claim would replace, and may refuse it by an error. For
-            a runtime that takes over only from an owner that is gone (rfcs/0005).
+            error, the next call reads the same batch again.
+        max_poll_interval: maximum time in seconds between two reads of the manifest while there is nothing to read.
+        check_claim: called with the group's state before this consumer takes over, and may refuse by raising an error.
+            A runtime uses it to take over only from an owner that has stopped or died (rfcs/0005).
         read_ahead: how far iteration fetches ahead of the program; None for the defaults of `ReadAhead`, and
             `ReadAhead(batches=0)` to turn it off.
         ack_interval: maximum time in seconds until an `ack` is written in the background.

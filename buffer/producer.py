@@ -39,29 +39,28 @@ class Producer(AsyncClosing):
 
     A buffer holds entries of bytes, or rows of a schema: `schema` makes a typed buffer, or opens one.
 
-    `produce` returns as soon as the call is queued, with a handle to wait on; a thread of its own fills batches and
-    flushes them. Entries of one producer are read in the order produced. Several producers of one native buffer leave
-    each other room between their manifest writes, so that an entry is durable somewhat later than by one alone.
+    `produce` queues the call and returns a handle to wait on. A background thread fills batches and flushes them.
+    Entries of one producer are read in the order produced. Several producers of one native buffer space out their
+    manifest writes, so an entry is durable somewhat later than with a single producer.
 
     Args:
         url: the buffer, such as `s3://lake/clicks`, or its store if it is open already.
         schema: the Arrow schema of the rows, or a class that describes it (docs/typed.md). A buffer that nothing was
-            written to becomes a typed buffer. In a typed buffer, nullable columns may be missing; None takes the newest
+            written to becomes a typed buffer. In a typed buffer, nullable columns may be missing; None uses the newest
             schema of the buffer.
-        evolve: whether a schema with new nullable columns or wider types changes the buffer's schema, for good. If not,
-            it is refused.
+        evolve: whether a schema with new nullable columns or wider types changes the buffer's schema, permanently.
+            Otherwise such a schema is refused.
         profile: the format of a buffer that nothing was written to yet: `native`, or `opendata`, which OpenData
             Buffer's producers and consumers share. A buffer that was written to keeps its format.
         manifest_path: the manifest's key below `url`; by default `manifest`, and `ingest/manifest` with `opendata`.
         data_prefix: the folder below `url` that batches are stored in; by default `data`, and `ingest` with `opendata`.
         flush_interval: maximum time in seconds between two flushes; by default 0.1, and 1 in a typed buffer.
-        flush_size_bytes: a batch is stored when its entries take so many bytes before compression, and at 2 GiB in any
-            case.
+        flush_size_bytes: size of the entries, before compression, at which a batch is stored; at most 2 GiB.
         compression: `zstd` or `none`.
         compression_level: zstd's level; by default 3, and 1 in a typed buffer.
-        writer_id: a lasting name of this writer, whose calls carry numbers (`produce(…, number=…)`). The buffer
-            remembers the last one that is durable (`last_number`), so a producer that starts again may repeat its
-            calls: what is durable is not written twice. Native buffers only; one producer of a name at a time.
+        writer_id: a lasting name of this writer, whose calls have numbers (`produce(…, number=…)`). The buffer
+            remembers the number of its last durable call (`last_number`). So a restarted producer may repeat its calls:
+            durable calls are not written twice. Native buffers only. Use each name in one producer at a time.
         limits: how much this producer may hold and do at once; None for the defaults of `ProducerLimits`.
         grace: the collector's grace period in seconds, which only version 1 needs to know: a batch that took longer
             than half of it from upload to listing is checked, and stored again if it was swept.

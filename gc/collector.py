@@ -35,29 +35,28 @@ _PARTITIONS_AT_ONCE: Final = 8
 
 
 class Collector:
-    """Deletes the objects of a buffer, or of a topic's partitions, that nobody needs any more.
+    """Deletes the objects of a buffer, or of a topic's partitions, that no reader needs any more.
 
     A native buffer may have any number of collectors, with any clocks: what is listed is never deleted, and what was
     deleted is never listed. In a buffer of version 1 that holds only if no process pauses for longer than `grace`.
 
-    It decides by the store's time alone: when the store says that the manifest was last written. Where that is older
-    than `grace` by this machine's clock, the manifest of a native buffer is written once to hear the time anew.
+    It decides only by the store's clock: by the time at which the manifest was last written. If that is more than
+    `grace` ago by this machine's clock, the collector writes the manifest of a native buffer to get a newer time.
 
-    Of a topic it collects each partition, as many as there are each time; one that fails keeps no other from being
-    collected.
+    For a topic it collects all partitions, including new ones. If one fails, it still collects the others.
 
-    A consumer runs one only if it is asked to (`collect=True`): else start one beside it, or elsewhere.
+    A consumer runs a collector only with `collect=True`. Otherwise run one in any process.
 
     Args:
         url: the buffer or topic, such as `s3://lake/clicks`, or its store if it is open already.
-        grace: seconds that an upload may take to be listed. In a native buffer a slower one is only uploaded again;
-            in one of version 1, keep it longer than any pause of any process.
-        retention: bounds beyond which batches are dropped though not every reader has read them. Native buffers only.
-            Of a topic, each partition has these bounds to itself.
+        grace: maximum time in seconds between the upload of a batch and its listing. In a native buffer, a slower
+            upload is uploaded again. In a buffer of version 1, `grace` must be longer than any pause of any process.
+        retention: limits beyond which batches are dropped even if not every reader has read them. Native buffers only.
+            In a topic, the limits apply to each partition separately.
         manifest_path: the manifest's key below `url`.
         data_prefix: the folder below `url` that batches are stored in.
-        events: an audit trail, to which every deletion is told before it starts and when it has ended: two appends for
-            up to a thousand objects. None tells nobody.
+        events: an audit trail, which records every deletion before it starts and when it has ended: two appends for
+            up to a thousand objects. None records nothing.
         storage_options: credentials, endpoint and client of the store.
     """
 

@@ -44,7 +44,7 @@ class Decision:
         return self.after or self.before
 
     def shows_in(self, head: Head) -> bool:
-        """Whether a head has all of this in it, whoever wrote it."""
+        """Whether a head contains all of this, regardless of which process wrote it."""
         # guard: recognize a collection whose answer was lost
         # guard: recognize a stamp whose answer was lost
         return (

@@ -17,25 +17,25 @@ class RuntimeConfig:
     commit_workers: int = 4
     """Commits under way at once, over all sources. A sink that asks for order gets one at a time of each source."""
     max_batches: int = 1024
-    """Batches read and not yet acknowledgeable, over all sources: also the most that a crash can replay. A combined
-    commit has at most half as many."""
+    """Maximum number of batches in progress over all sources, which is also the most that a crash can replay. A
+    combined commit has at most half as many."""
     max_bytes: int = 512 << 20
-    """Memory for batches on their way, over all sources: exact where the manifest tells sizes (version 2)."""
+    """Maximum memory for batches in progress, over all sources. It is exact if the manifest has sizes (version 2)."""
     descriptors_per_look: int = 64
-    """Batches taken from the manifest by one read of it."""
+    """Maximum number of batches that one read of the manifest returns."""
     ack_every: int = 64
-    """A source's frontier is acknowledged once it has moved by so many commits …"""
+    """Number of commits after which a source acknowledges …"""
     ack_seconds: float = 1.0
-    """… or so many seconds after it moved."""
+    """… and maximum time between a commit and its acknowledgement."""
     max_poll_interval: float = 2.0
-    """While there is nothing to read, a source is looked at after at most so many seconds."""
+    """Maximum time between two reads of a source's manifest while there is nothing to read."""
     max_failures: int = 10
-    """The runtime halts when one commit has raised an exception (not an answer, nor an error of forebay's that says
-    what it means) so many times."""
+    """The runtime halts when one commit has raised this many exceptions. A sink's answers do not count, and neither do
+    forebay's own errors that say whether the commit happened."""
     drain_seconds: float = 30.0
-    """How long the last commits may take when the runtime stops: of what is under way or waits to be combined."""
+    """Maximum time for commits to finish when the runtime stops, including batches that wait to be combined."""
     progress_seconds: float = 10.0
-    """A line of progress is logged so often, where there is no terminal for a live view."""
+    """Time between two lines of progress in the log, if there is no terminal for a live view."""
 
     def __post_init__(self) -> None:
         for name in (

@@ -132,16 +132,16 @@ Answer: TypeAlias = Committed | NotCommitted | MaybeCommitted | Fatal
 
 @dataclass(frozen=True, slots=True)
 class Combining:
-    """How contiguous batches are put together into one commit, for sinks that like few large commits.
+    """How contiguous batches are combined into one commit, for sinks that work best with few large commits.
 
-    It takes a group: which batches belong together is recorded in its cursor before they are committed, so a replay
-    carries the same ones. The unnamed consumer has no place for that: of it, each commit carries one batch.
+    It needs a group: the group's cursor records which batches belong together before they are committed, so a replay
+    combines the same ones. The unnamed consumer cannot record this, so each of its commits has one batch.
     """
 
     target_bytes: int
-    """A commit is closed once its batches hold so many bytes before compression (by the manifest's facts)."""
+    """Size of the batches, before compression (by the manifest's facts), at which a commit is closed."""
     max_seconds: float = 60.0
-    """… or once its first batch has waited so long for more."""
+    """Maximum time that the first batch of a commit waits for more."""
 
     def __post_init__(self) -> None:
         check_whole(self.target_bytes, "target_bytes", least=1)

@@ -57,18 +57,18 @@ class Runtime:
     """Reads sources and commits them to a sink, until it is stopped. It runs once.
 
     Args:
-        sources: buffers or topics, each a URL (for the unnamed consumer), a `Source`, or a `Consumer` that nobody has
-            read from yet, which stays the caller's to close. If nothing was ever written to a source, the
-            runtime waits for it, creates nothing, and logs a warning with its URL every minute. If another process
-            has the group of a source, the runtime waits as a standby until that process is gone.
-        sink: where rows go; the caller's to close.
+        sources: buffers or topics, each a URL (for the unnamed consumer), a `Source`, or a `Consumer` that nothing was
+            read from yet, which the caller closes. If nothing was ever written to a source, the runtime waits for it,
+            creates nothing, and logs a warning with its URL every minute. If another process owns the group of a
+            source, the runtime waits as a standby until that process has stopped or died.
+        sink: where rows go; the caller closes it.
         config: how much is done at once, and within which memory.
-        decoder: what makes rows of a batch; by default one row an entry, as `Batch.records`, and the rows of a typed
-            batch as they are. A decoder of bytes on a typed buffer stops the runtime.
-        dead_letters: a producer, the caller's to close, of the buffer that takes entries that cannot be committed.
+        decoder: turns a batch into rows. By default each entry is a row, as in `Batch.records`, and the rows of a typed
+            batch stay as they are. A decoder of bytes on a typed buffer stops the runtime.
+        dead_letters: a producer of the buffer for entries that cannot be committed; the caller closes it.
             Without one, such an entry halts the runtime.
-        events: an audit trail, which is told when a source is resumed, of every dead letter, and when a fence or
-            anything else halts the runtime: one append each. None tells nobody.
+        events: an audit trail, which records when a source is resumed, every dead letter, and when a fence or
+            anything else halts the runtime: one append each. None records nothing.
         clock: where time comes from.
         random: what pauses are drawn from.
     """

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A buffer, a topic or some of a topic's partitions, to be opened by the runtime and closed by it."""
+    """A buffer, a topic or some of a topic's partitions, which the runtime opens and closes."""
 
     url: StoreUrl
     """Such as `s3://lake/clicks`, or its store if it is open already."""

@@ -8,7 +8,7 @@ from forebay.buffer.base.clock import wait_on
 
 
 class ManualClock:
-    """Time under a test's control: `advance` moves it and wakes whoever waited for that moment.
+    """Time under a test's control: `advance` moves it and wakes the threads that waited for that moment.
 
     `sleep` moves it too, so code that backs off runs at full speed and still sees its time pass.
     """

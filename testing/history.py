@@ -12,7 +12,7 @@ The specification has two kinds of objects, and what holds for each holds for al
 - **A reader**, for each group and each life of it: an owner's epoch and a frontier. `claim` raises the epoch and makes
   its caller the owner. `ack` moves the frontier, and a `read` looks who the owner is: both are *fenced* unless the
   caller is the owner. A claim's first read begins behind the frontier, the next where the one before ended. `end`, a
-  group's reset or deletion, may fence whoever owns it.
+  group's reset or deletion, may fence its owner.
 
 A read looks at both, one after the other, and is judged as two operations. A claim whose answer was lost is made again:
 it may fence somebody, be overtaken, and count by its last epoch.
@@ -286,7 +286,7 @@ class _Reader:
         self._numbers = {claim.epoch: number for number, claim in enumerate(self._claims)}
         self._operations = [operation for operation in operations if operation.kind != "claim"]
         self._unknown_claims = [other for other in strangers if other.kind == "claim"]
-        # One more than there are claims: what must come before whoever claims next bounds nobody.
+        # One more than there are claims: what must come before the next claim bounds no claim.
         self._moments = [_Moment() for _ in range(len(self._claims) + 1)]
         self._done: list[list[Operation]] = [[] for _ in self._claims]
         self._fenced: list[list[Operation]] = [[] for _ in self._claims]

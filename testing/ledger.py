@@ -1,4 +1,4 @@
-"""A sink that keeps what it was given, and answers as it is told."""
+"""A sink that keeps what it was given, and returns the answers that a test has chosen."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A store that knows what must always hold of the buffer in it, and checks that after every single write.
 
 It sees each state of the manifest and of the cursors, and each deletion, in the order in which the store did them:
-whoever made them, however late they arrived. What it keeps beside the store is the log as it should be.
+from any process, and even if they arrived late. What it keeps beside the store is the log as it should be.
 """
 
 from __future__ import annotations

@@ -105,7 +105,8 @@ def parse_time(moment: str | datetime) -> int:
             moment = datetime.fromisoformat(moment)
         except ValueError:
             raise InvalidInput(
-                f"{moment!r} is neither 'earliest', 'latest', a sequence nor a time such as 2026-01-31T12:00:00+00:00"
+                f"{moment!r} is not a position: use 'earliest', 'latest', a time such as 2026-01-31T12:00:00+00:00, "
+                "or a sequence (an integer; not for a topic)"
             ) from None
     if not isinstance(moment, datetime):
         raise InvalidInput(f"a time is a datetime or ISO 8601 text, not {type(moment).__name__}")

@@ -32,7 +32,7 @@ class CoordinatorConfig:
     default_durability: Durability = Durability.WRITTEN
     """What `WriteHandle.result()` and `await handle` wait for."""
     view_capacity: int = 16
-    """Views that wait for a subscriber before it is told that messages were lost."""
+    """Maximum number of views that wait for a subscriber. After that it loses views, and gets an error."""
 
     def __post_init__(self) -> None:
         for name in ("queue_capacity", "flush_size", "max_concurrent_flushes", "max_cost", "view_capacity"):

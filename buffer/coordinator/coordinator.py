@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
     """Orders writes, batches them and makes them durable, whatever a delta is and however it is flushed.
 
-    Its threads are daemons: they never hold up the interpreter's exit, so whoever owns the coordinator must `stop` it,
+    Its threads are daemons: they never hold up the interpreter's exit, so the owner of the coordinator must `stop` it,
     or lose what is not flushed. They do not survive a fork: a child process must not use its parent's coordinator.
     """
 

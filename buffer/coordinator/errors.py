@@ -1,4 +1,4 @@
-"""The coordinator's own errors, and how one error is told to many."""
+"""The coordinator's own errors, and how one error is reported to many callers."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is on its way that would make room under the cost bound by itself."""
+        """Whether no flush is on its way that would make room under the cost bound."""
         return not self._unwritten and not (self._durable_flushes and (self._written or self._committing))
 
     @property

@@ -49,19 +49,20 @@ def hold(
     clock: Clock | None = None,
     random: Random | None = None,
 ) -> HeldRange | HeldTopic:
-    """Return a range of batches that is not trimmed until it is closed, by `close` or at the end of a `with`.
+    """Return a range of batches that the collector keeps until you `close` it, or until the end of a `with`.
 
-    Of a topic it is a `HeldTopic`: the range in every partition, all of them or none. For type checkers, pass
-    `Topic(url)` instead of the URL, which does not tell them whether a buffer or a topic is there.
+    For a topic it is a `HeldTopic`: the range in every partition, all of them or none. A type checker cannot tell from
+    a URL whether it is a buffer or a topic: pass `Topic(url)` for a topic.
 
     Args:
         url: the buffer or topic, or its store if it is open already.
         from_: the first batch: `earliest`, `latest` (the next one to be appended), a sequence, or a time.
-        upto: the last batch: a sequence, or a time, before which its entries were taken in. None is the last one there.
-            Batches behind it are kept as well; `descriptors` leaves them out. A topic has no sequences of its own.
-        ttl: seconds, by the store's clock, after which the collector removes the hold if it is not renewed. It is
-            renewed three times within that.
-        purpose: shown to operators who look for what holds the collector back.
+        upto: the last batch: a sequence (included), or a time (not included). None is the newest batch. Later batches
+            are kept as well, but `descriptors` leaves them out. For a topic, use times: a sequence belongs to one
+            partition.
+        ttl: seconds, by the store's clock, after which the collector removes the hold if it is not renewed. This
+            process renews it three times within that time.
+        purpose: text that tells operators what keeps the collector from deleting batches.
         storage_options: credentials, endpoint and client of the store.
         manifest_path: the manifest's key below `url`.
         clock: its monotonic time decides when to renew the hold.

@@ -56,21 +56,21 @@ def read_range(
     manifest_path: str = "manifest",
     clock: Clock | None = None,
 ) -> Iterator[Batch] | Iterator[PartitionBatch]:
-    """Return the batches from `first` to `last`, both included, in order, fetched a few ahead.
+    """Return the batches from `first` to `last`, in order, fetched a few ahead.
 
-    Of a topic, each comes with its partition, one partition after the other. Where types are checked, give `Topic(url)`
-    instead of the URL, which does not tell a checker what stands there.
+    For a topic, each batch comes with its partition, one partition after the other. A type checker cannot tell from a
+    URL whether it is a buffer or a topic: pass `Topic(url)` for a topic.
 
-    The range is fixed by this call. Nothing keeps it from being trimmed meanwhile: `hold` does.
+    This call fixes the range. It does not keep the collector from deleting its batches: use `hold` for that.
 
     Args:
         url: the buffer or topic, or its store if it is open already.
-        first: a sequence, a time, `earliest` or `latest`; None is the oldest batch there.
-        last: a sequence, or a time, before which its entries were taken in; None is the newest batch there. A topic
-            has no sequences of its own.
-        columns: of a typed buffer or topic: names of the columns to decode, or a schema to show rows in; None is all
-            columns of the newest schema.
-        threads: batches fetched at once, and held in memory ahead of the caller.
+        first: a sequence, a time, `earliest` or `latest`; None is the oldest batch.
+        last: a sequence (included), or a time (not included); None is the newest batch. For a topic, use times: a
+            sequence belongs to one partition.
+        columns: for a typed buffer or topic: names of the columns to decode, or a schema in which to return rows; None
+            is all columns of the newest schema.
+        threads: maximum number of batches that are fetched at once and held in memory.
         storage_options: credentials, endpoint and client of the store.
         manifest_path: the manifest's key below `url`.
         clock: what fetching is timed by.
@@ -78,7 +78,7 @@ def read_range(
     Raises:
         NotFound: there is no such buffer.
         Trimmed: `first` is gone, or, while reading, the rest of the range.
-        Unsupported: a time, in a buffer of version 1, which knows none.
+        Unsupported: a time, in a buffer of version 1, which does not store times.
     """
     if threads < 1:
         raise InvalidInput(f"threads must be at least 1, not {threads}")

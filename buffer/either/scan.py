@@ -57,19 +57,19 @@ def scan(
 ) -> Scan:
     """Return the batches of a buffer or topic as one Arrow stream, for DuckDB, Polars, pandas and others.
 
-    The range is fixed by this call. Rows are read only when they are asked for: in parallel, a bounded amount ahead,
-    and under a hold, so that the collector deletes nothing of it meanwhile. They come in the order of the buffer; a
-    topic is read one partition after the other.
+    This call fixes the range. Rows are fetched only when you read them: in parallel, a limited amount ahead, and under
+    a hold, so that the collector deletes none of them meanwhile. They have the order of the buffer. A topic is read one
+    partition after the other.
 
     Args:
         url: the buffer or topic, or its store if it is open already.
-        columns: names of the columns, in order. Only these are decoded. Of a typed buffer, None is all columns of the
-            newest schema; `_sequence`, `_index`, `_ingestion_time` and `_call_metadata` can be named besides. Of a
-            buffer of bytes, None is `sequence`, `index`, `ingestion_time`, `metadata` and `value`; a topic of bytes has
+        columns: names of the columns, in order. Only these are decoded. In a typed buffer, None is all columns of the
+            newest schema; you can also name `_sequence`, `_index`, `_ingestion_time` and `_call_metadata`. In a buffer
+            of bytes, None is `sequence`, `index`, `ingestion_time`, `metadata` and `value`; a topic of bytes has
             `partition` before them.
-        start: the first batch: a sequence, a time, `earliest` or `latest`; None is the oldest batch there.
-        end: the last batch: a sequence, or a time, before which its entries were taken in; None is the newest batch
-            there. A topic has no sequences of its own.
+        start: the first batch: a sequence, a time, `earliest` or `latest`; None is the oldest batch.
+        end: the last batch: a sequence (included), or a time (not included); None is the newest batch. For a topic, use
+            times: a sequence belongs to one partition.
         storage_options: credentials, endpoint and client of the store.
         manifest_path: the manifest's key below `url`.
         clock: what retries and renewals of the hold are timed by.
@@ -78,7 +78,7 @@ def scan(
         NotFound: there is no such buffer or topic.
         InvalidInput: there is no such column.
         Trimmed: `start` is gone.
-        Unsupported: a time, in a buffer of version 1, which knows none.
+        Unsupported: a time, in a buffer of version 1, which does not store times.
     """
     since, until = "earliest" if start is None else start, "latest" if end is None else end
     found = open_buffer_or_topic(open_store(url, storage_options), manifest_path, must_exist=True, role="scan")
@@ -112,7 +112,7 @@ def _choose(known: pa.Schema, default: pa.Schema, columns: Sequence[str] | None)
 
 
 class Scan:
-    """A range of a buffer or topic as an Arrow stream. Every reading starts anew, under a hold of its own.
+    """A range of a buffer or topic as an Arrow stream. You can read it several times; each time takes its own hold.
 
     Libraries that take objects with `__arrow_c_stream__` take a scan: `duckdb.sql("from scan")`,
     `polars.DataFrame(scan)`, `pyarrow.table(scan)`.

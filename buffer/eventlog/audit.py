@@ -29,7 +29,7 @@ class AuditTrail:
     Work does not stop because it cannot be written down: what could not be is logged and counted.
 
     Args:
-        log: the event log; whoever opened it closes it.
+        log: the event log; the caller closes it.
         topic: the topic, of one partition.
     """
 

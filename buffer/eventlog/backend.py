@@ -54,14 +54,14 @@ class Backend(ABC):
     url: str
     """Where it is, for messages."""
     polls: bool
-    """Whether others can append without our being notified, so that waiting has to look again by itself."""
+    """Whether other processes can append without a notification, so that a waiting reader must poll."""
 
     def __init__(self) -> None:
         self.changes: Changes = Changes()
 
     @abstractmethod
     def create(self, topic: str, partitions: int) -> int:
-        """Make a topic of so many partitions unless it is there, and return how many it has."""
+        """Create a topic with this number of partitions unless it exists, and return its number of partitions."""
 
     @abstractmethod
     def partitions(self, topic: str) -> int | None:

@@ -105,7 +105,7 @@ class FilesBackend(StoredCursors):
     def create(self, topic: str, partitions: int) -> int:
         """Make a topic unless it is there."""
         self._store.create(_record_key(topic), msgspec.json.encode(_Topic(partitions)))
-        # Ours, or that of whoever came first.
+        # Ours, or that of the process that came first.
         found = self.partitions(topic)
         if found is None:
             raise Unavailable(f"{self.url}: topic {topic} was made and is gone again")

@@ -34,7 +34,7 @@ class EventLog(Closing):
 
     Args:
         backend: the log's home.
-        depth: how many events may wait for a subscriber, in one partition, before it is told that it lags.
+        depth: maximum number of events that wait for a subscriber in one partition, before it gets `Lagged`.
         poll_interval: how many seconds a subscriber waits at most before it looks for what other processes have
             appended; the first look is after 50 ms.
         clock: where time comes from.
@@ -58,7 +58,7 @@ class EventLog(Closing):
     # Topics
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """Make a topic of so many partitions, which never change. One that is there with as many is left as it is.
+        """Create a topic. Its number of partitions never changes. If it exists with this number, nothing changes.
 
         Raises:
             InvalidInput: it is there with another number of partitions.

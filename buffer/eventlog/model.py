@@ -18,7 +18,7 @@ class Event(Struct, frozen=True):
     """Something that happened."""
 
     kind: str
-    """What it was, such as `delete.started`: for whoever reads to tell events apart."""
+    """What happened, such as `delete.started`. Readers tell events apart by it."""
     payload: Any = None
     """Anything that JSON can hold, read back as JSON gives it (a tuple as a list), or bytes."""
     headers: Mapping[str, str] = {}
@@ -62,7 +62,7 @@ class Description:
     size_bytes: int | None
     """What it takes there; None in memory."""
     depth: int
-    """How many events may wait for a subscriber before it is told that it lags."""
+    """Maximum number of events that wait for a subscriber. After that it gets an error that says that it lags."""
 
 
 class Lagged(ForebayError):

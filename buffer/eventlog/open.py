@@ -43,7 +43,7 @@ def open_event_log(
         url: `sqlite:///folder/events.db`, or a plain path, which means the same; `file:///folder` for JSON lines;
             `memory://name`; `s3://bucket/log`, `gs://…` or `az://…`; `objects+file:///folder` for the layout of object
             storage in a folder. By default, what the variable `FOREBAY_EVENT_LOG` says.
-        depth: how many events may wait for a subscriber, in one partition, before it is told that it lags.
+        depth: maximum number of events that wait for a subscriber in one partition, before it gets `Lagged`.
         poll_interval: how many seconds a subscriber waits at most before it looks for what other processes appended.
         storage_options: credentials, endpoint and client, for object storage.
         clock: where time comes from.

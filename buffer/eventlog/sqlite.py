@@ -296,7 +296,7 @@ class SqliteBackend(Backend):
         return bool(found)
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
-        """Switch to write-ahead logging; for the lock that this takes, SQLite does not wait by itself."""
+        """Switch to write-ahead logging. SQLite does not wait for the lock that this needs, so this method does."""
         deadline = self._clock.monotonic() + self._busy_seconds
         attempt = 0
         while True:

@@ -148,7 +148,7 @@ class Subscription(Closing):
         return record
 
     def close(self) -> None:
-        """End it; whoever waits for the next event is woken."""
+        """End the subscription, and wake threads that wait for the next event."""
         with self._changes.condition:
             self._following.ended = True
             self._following.places.clear()  # guard: forget positions when a subscription closes

@@ -161,7 +161,7 @@ def encode_batch(
     """Return the batch object that holds `entries`, ready to be put into a store.
 
     Takes a list of bytes, or an Arrow `binary` or `large_binary` array, chunked or not. zstd frames carry their content
-    size, and in version 1 a checksum; an object of version 2 is vouched for by whoever lists it. Arrow and zstd do the
+    size, and in version 1 a checksum; the checksum of a version 2 object is in the manifest. Arrow and zstd do the
     work without the interpreter's lock. What OpenData Buffer is to read as well must be of `version` 1.
 
     Raises:

@@ -5,7 +5,7 @@ A record block is `( len:u32, bytes )*`. A Parquet column of byte arrays, in the
 So to read a block, we pass it off as the one page of the one column of a Parquet file:
 
     PAR1                                                                      4 bytes
-    page header     "a data page: PLAIN, so many values, so many bytes"      ~25 bytes
+    page header     "a data page: PLAIN, its number of values and bytes"     ~25 bytes
     the block       exactly as it was stored, still compressed if it was
     file footer     "one column `v`; its page starts at byte 4"              ~70 bytes
     footer length, PAR1                                                       8 bytes

@@ -438,7 +438,7 @@ class Queue:
         with self._lock:
             began = self._clock.monotonic()
             # A sole writer saves the read before its write. Among several that would be a conflict nearly every time,
-            # so whoever met one looks first, until it finds the manifest as it left it and no other writers in it.
+            # so after a conflict a writer reads first, until it finds the manifest unchanged and without other writers.
             if self._known is not None and (self.pace.seconds() or not self._undisturbed):
                 before = self._known
                 try:

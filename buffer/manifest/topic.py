@@ -106,7 +106,7 @@ def check_record(record: TopicRecord, location: str) -> TopicRecord:
 
 
 def refuse_topic(data: bytes | memoryview, location: str) -> None:
-    """Raise `IsTopic` if the bytes are a topic's record, to whoever took its URL for a buffer's."""
+    """Raise `IsTopic` if the bytes are a topic's record: the caller took its URL for a buffer's."""
     try:
         record = unpack(data, TopicRecord, location)
     except Corrupt:

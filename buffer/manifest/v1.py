@@ -61,7 +61,7 @@ class Manifest(EitherVersion):
     next_sequence: int
     """The number that the next batch gets."""
     epoch: int
-    """Raised by whoever takes over the read side."""
+    """Each consumer that takes over the read side raises it."""
 
     def __init__(self, data: bytes | memoryview, location: str) -> None:
         """Check the footer; the entries are checked when first looked at.

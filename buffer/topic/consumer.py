@@ -33,26 +33,26 @@ if TYPE_CHECKING:
 
 
 class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
-    """Reads a topic's batches, of each partition in order, and fairly between them.
+    """Reads a topic's batches: in order within each partition, and evenly over the partitions.
 
-    Opening one takes over every partition that it reads from the consumer before, which gets `Fenced`. Once fenced in
-    any partition, a consumer must stop as a whole. Two that open at the same moment may stop each other: open again.
+    Opening one takes over its partitions from the previous consumer, which gets `Fenced`. A consumer that is fenced in
+    one partition stops in all of them. Two consumers that open at the same moment may fence each other: open one again.
 
     Args:
         url: the topic, such as `s3://lake/clicks`, or its store if it is open already.
-        group: a named reader, with a frontier of its own in every partition. None is the unnamed consumer.
+        group: a named reader, with its own position in every partition. None is the unnamed consumer.
         from_: where a group starts that does not exist yet: `earliest`, `latest`, or a time (a datetime with a zone, or
             ISO 8601 text). In partitions that are added later it starts at their beginning.
-        columns: of a typed topic: names of the columns to decode, or a schema to show rows in; None is all columns of
-            the newest schema that the batch's partition has.
-        partitions: those that this consumer reads, so that several processes can share a topic. None is all of them,
-            with those that are added later, which are noticed within ten seconds.
-        on_trimmed: what to do if retention has dropped what comes next: `raise` `Trimmed`, or `skip` to the first batch
-            left and count what was missed in `skipped`.
+        columns: for a typed topic: names of the columns to decode, or a schema in which to return rows; None is all
+            columns of the newest schema that the batch's partition has.
+        partitions: the partitions to read, so that several processes can share a topic. None is all of them. Partitions
+            that are added later are then noticed within ten seconds.
+        on_trimmed: what to do if retention has dropped the next batch: `raise` raises `Trimmed`, and `skip` continues
+            with the first batch that is left, and counts the missed ones in `skipped`.
         storage_options: credentials, endpoint and client of the store.
         retry_timeout: maximum time in seconds for which a read is retried while the store fails; 0 for none. After an
-            error the next call reads the same again.
-        max_poll_interval: while there is nothing to read, `batches(wait=…)` looks again after at most so many seconds.
+            error, the next call reads the same batch again.
+        max_poll_interval: maximum time in seconds between two reads of the manifest while there is nothing to read.
         read_ahead: how far iteration fetches ahead of the program, in all partitions together; None for the defaults
             of `ReadAhead`, and `ReadAhead(batches=0)` to turn it off.
         ack_interval: maximum time in seconds until an `ack` is written in the background.
@@ -246,7 +246,7 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
             self._claim(added)
 
     def _look(self, max_batches: int) -> None:
-        """Find up to so many batches, as evenly as the partitions have them, beginning with another one each time."""
+        """Find up to `max_batches` batches, evenly over the partitions, starting with another partition each time."""
         with self._stopping_if_fenced():
             self._look_for_partitions()
             numbers = list(self._consumers)

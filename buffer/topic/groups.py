@@ -30,7 +30,7 @@ class TopicGroupState:
     start: str
     """`earliest`, `latest` or a time, as it was first opened."""
     partitions: tuple[GroupState | None, ...]
-    """The group in each partition; None where whoever first opened it has not come to yet."""
+    """The group in each partition; None where it is not created yet."""
 
     @property
     def alive(self) -> bool:

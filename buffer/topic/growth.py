@@ -59,11 +59,11 @@ def create_topic(
     clock: Clock | None = None,
     random: Random | None = None,
 ) -> Topic:
-    """Create a topic of so many partitions, and return it. One that is there with as many is returned as it is.
+    """Create a topic with this number of partitions, and return it. If it exists with this number, return it unchanged.
 
-    With a `schema` the topic holds rows instead of bytes, in every partition and for good (rfcs/0010).
+    With a `schema` the topic holds rows instead of bytes, in every partition, and this cannot be undone (rfcs/0010).
 
-    Safe to repeat after any failure: it goes on where it was left.
+    Safe to repeat after any failure: it continues where it stopped.
 
     Raises:
         InvalidInput: there is a buffer at that URL, or a topic with another number of partitions or another schema.

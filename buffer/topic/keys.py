@@ -10,7 +10,7 @@ _MASK: Final = (1 << 64) - 1
 
 
 def partition_for(key: bytes, partitions: int) -> int:
-    """Return the partition of a key among so many.
+    """Return the number of the partition that a key belongs to.
 
     The key's BLAKE2b hash of 8 bytes, read as a little-endian number, through Lamping and Veach's jump consistent
     hash. With more partitions, a key stays where it was or moves to a new one; no two old ones exchange keys.

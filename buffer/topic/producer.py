@@ -52,19 +52,19 @@ Enough for one batch and one manifest write of each of 64 partitions in every 0.
 class TopicProducer(AsyncClosing):
     """Writes entries to a topic. Any number of producers, threads and processes may share one topic.
 
-    Calls with a key go to the key's partition, so that they are read in the order produced. Calls without one go to one
-    partition until a batch is due and then to the next, however many there are, which makes two batches an interval at
-    the most. A partition is opened when it is first needed. New partitions are noticed within ten seconds.
+    Calls with a key go to the key's partition, so that they are read in the order produced. Calls without a key go to
+    one partition until a batch is flushed, and then to the next one. This makes at most two batches per interval,
+    regardless of the number of partitions. A partition is opened when it is first needed. New partitions are noticed
+    within ten seconds.
 
     Args:
         url: the topic, such as `s3://lake/clicks`, or its store if it is open already.
         schema: the Arrow schema of the rows, or a class that describes it (docs/typed.md), for a topic that was
-            created with one; None takes its newest schema.
-            Nullable columns may be missing.
-        evolve: whether a schema with new nullable columns or wider types changes the topic's schema, for good. If not,
-            it is refused.
+            created with one; None uses its newest schema. Nullable columns may be missing.
+        evolve: whether a schema with new nullable columns or wider types changes the topic's schema, permanently.
+            Otherwise such a schema is refused.
         flush_interval: maximum time in seconds between two flushes; by default 0.1, and 1 in a typed topic.
-        flush_size_bytes: a batch is stored when its entries take so many bytes before compression.
+        flush_size_bytes: size of the entries, before compression, at which a batch is stored.
         compression: `zstd` or `none`.
         compression_level: zstd's level; by default 3, and 1 in a typed topic.
         limits: how much this producer may hold and do at once; None for the defaults of `ProducerLimits`.

@@ -103,10 +103,10 @@ class Topic:
         return Queue(self.partition(number), role=role, clock=self.clock, random=self.random)
 
     def register_group(self, name: str, start: str | int | datetime, *, apart_from: Collection[int] = ()) -> str:
-        """Make a group in the record and then in every partition, and return where it starts, now or long since.
+        """Create a group in the record and then in every partition, unless it exists. Return where it starts.
 
-        In this order: whoever adds partitions after the first write puts the group into them, and the partitions
-        before it are seen to here. Dying in between leaves the rest to the next who opens the group.
+        The order matters: a process that adds partitions after the first write puts the group into them, and this call
+        puts it into the older ones. If the process dies in between, the next one that opens the group does the rest.
 
         Args:
             name: the group.

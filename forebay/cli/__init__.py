@@ -33,13 +33,13 @@ _UNREAD: Final = 141
 _TERMINATED: Final = 143
 
 _COMMANDS: Final = {
-    "demo": ("demo", "watch the whole thing at work, on this machine"),
+    "demo": ("demo", "run the whole pipeline on this machine, and check it"),
     "dev": ("dev", "run a local S3 server with a bucket and sample events"),
     "produce": ("produce", "write lines of a file or of standard input"),
     "consume": ("consume", "print the next entries of a group, and acknowledge them"),
     "tail": ("consume", "print the newest entries; changes nothing"),
-    "run": ("run", "run the parallel runtime, as a TOML file says"),
-    "dead-letters": ("dead_letters", "list, show and replay what a runtime put aside"),
+    "run": ("run", "run the runtime that a TOML file describes"),
+    "dead-letters": ("dead_letters", "list, show and replay entries that a runtime could not use"),
     "ls": ("stat", "list the buffers and topics in a folder"),
     "stat": ("stat", "show depth, bytes, rate and the lag of every group"),
     "groups": ("groups", "list, create, reset and delete named readers"),
@@ -47,16 +47,16 @@ _COMMANDS: Final = {
     "schema": ("schema", "show and widen the schema of a typed buffer"),
     "manifest": ("manifest", "dump a manifest as JSON"),
     "batch": ("manifest", "print the entries of one batch"),
-    "iceberg": ("iceberg", "find and delete what failed commits left in an Iceberg table"),
-    "gc": ("gc", "delete what every reader has read, and what nobody ever listed"),
-    "verify": ("verify", "check that everything a buffer lists is there and intact"),
-    "migrate": ("migrate", "give a version 1 buffer a version 2 manifest"),
-    "events": ("events", "follow a topic of an event log, and describe it"),
-    "objects": ("events", "tell what happened to an object"),
-    "ui": ("ui", "serve a page that shows a buffer at work"),
+    "iceberg": ("iceberg", "find and delete files that failed commits left in a table"),
+    "gc": ("gc", "delete what every reader has read, and leftover uploads"),
+    "verify": ("verify", "check that all batches of a buffer are there and intact"),
+    "migrate": ("migrate", "convert a version 1 buffer to version 2"),
+    "events": ("events", "print or describe a topic of an event log"),
+    "objects": ("events", "show what happened to an object"),
+    "ui": ("ui", "serve a web page that shows a buffer at work"),
     "export-metrics": ("export_metrics", "serve depth, lag, owners and orphans of buffers to Prometheus"),
     "doctor": ("doctor", "check this machine, the credentials and the store"),
-    "bench": ("bench", "measure this store: forebay beside plain puts and gets"),
+    "bench": ("bench", "measure forebay on a store, compared with plain puts and gets"),
     "completion": ("completion", "print the completion script of a shell"),
 }
 """By name, the module, and what it does in a line."""
@@ -128,23 +128,23 @@ examples:
   forebay stat s3://lake/clicks
   forebay COMMAND --help
 
-Options can be set by FOREBAY_COMMAND_OPTION too, such as FOREBAY_GC_GRACE=300, and in a TOML file with a table for each
-command (see --config).
+You can also set options by environment variables named FOREBAY_COMMAND_OPTION, such as FOREBAY_GC_GRACE=300, and in
+a TOML file with a table for each command (see --config).
 
-Exit status: 0 done, 1 done but something is not well (the command's own help says what), 2 wrong usage or it could not
-be done, 130 interrupted by Ctrl-C, 141 nobody reads the output any more, 143 ended by SIGTERM.""",
+Exit status: 0 success, 1 a problem was found (the command's own help says which), 2 wrong usage or failure, 130
+interrupted by Ctrl-C, 141 the output was closed (as by head), 143 ended by SIGTERM.""",
 )
 @click.version_option(package_name="forebay")
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Settings in TOML: [storage_options] for every command, and a table for each, such as [gc] grace = 300.",
+    help="Settings in TOML: [storage_options] for every command, and one table per command, such as [gc] grace = 300.",
 )
 @click.option("--debug", is_flag=True, help="Show the whole trace of an error.")
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None, debug: bool) -> None:  # noqa: ARG001 - `invoke` looks at debug
-    """An ingestion buffer on object storage: write, read, watch and mend it from a shell."""
+    """An ingestion buffer on object storage: write, read, inspect and repair it from a shell."""
     from forebay.cli.output import log_to_stderr  # noqa: PLC0415 - loads Arrow, which --help does without
 
     log_to_stderr()
@@ -168,7 +168,7 @@ def main(arguments: list[str] | None = None, *, clock: Clock | None = None) -> i
     except click.Abort:
         return INTERRUPTED
     if status == _TERMINATED:
-        signal.raise_signal(signal.SIGTERM)  # whoever sent it sees that it was obeyed
+        signal.raise_signal(signal.SIGTERM)  # so that the sender sees which signal ended the process
     return status if isinstance(status, int) else 0
 
 

@@ -32,17 +32,17 @@ examples:
   forebay dead-letters show s3://lake/clicks-dead 12.0
   forebay dead-letters replay s3://lake/clicks-dead --dry-run
   forebay dead-letters replay s3://lake/clicks-dead
-  forebay dead-letters replay s3://lake/clicks-dead 12.0 12.5 --to s3://lake/clicks-mended""",
+  forebay dead-letters replay s3://lake/clicks-dead 12.0 12.5 --to s3://lake/clicks-repaired""",
 )
 def dead_letters() -> None:
-    """List, show and replay what a runtime put aside: entries that it could not decode or commit."""
+    """List, show and replay dead letters: entries that a runtime could not decode or commit."""
 
 
 @dead_letters.command("list")
 @takes_url
 @json_option
 def list_command(target: Target, *, as_json: bool) -> None:
-    """Show every letter. It claims and changes nothing.
+    """Show every dead letter. Changes nothing.
 
     URL is the buffer of dead letters. Each letter has a name for the other commands, a time, the source and the group
     that read it, the batch and the entries there, and the reason.
@@ -63,7 +63,7 @@ def list_command(target: Target, *, as_json: bool) -> None:
 @click.argument("letter")
 @json_option
 def show(target: Target, *, letter: str, as_json: bool) -> None:
-    """Print one letter and its entries.
+    """Print one dead letter and its entries.
 
     LETTER is its name in the first column of `forebay dead-letters list`. With --json, one object for each entry.
     """
@@ -83,9 +83,9 @@ def show(target: Target, *, letter: str, as_json: bool) -> None:
 
 @dead_letters.command(
     epilog="""\
-Without LETTERs, a group of the dead-letter buffer remembers what was replayed. Only newer letters are replayed. If a
-replay is interrupted, repeat it: nothing is written twice, except perhaps in a version 1 buffer.
-LETTERs that are named are replayed each time.
+Without LETTERs, the command replays only letters that were not replayed before: a group of the dead-letter buffer
+remembers them. If a replay is interrupted, repeat it: nothing is written twice, except perhaps in a version 1 buffer.
+LETTERs that you name are replayed each time.
 
 All groups of the source read the entries again, including groups that could decode them the first time. To avoid that,
 write to another buffer with --to. Letters of objects that could not be read hold no entries, and are left out.
@@ -94,18 +94,20 @@ write to another buffer with --to. Letters of objects that could not be read hol
 examples:
   forebay dead-letters replay s3://lake/clicks-dead --dry-run
   forebay dead-letters replay s3://lake/clicks-dead
-  forebay dead-letters replay s3://lake/clicks-dead 12.0 --to s3://lake/clicks-mended"""
+  forebay dead-letters replay s3://lake/clicks-dead 12.0 --to s3://lake/clicks-repaired"""
 )
 @takes_url
 @click.argument("letters", nargs=-1, metavar="[LETTER]...")
 @click.option("--to", metavar="URL", help="The buffer that gets the entries; by default the one they came from.")
-@click.option("--group", default="replay", show_default=True, metavar="NAME", help="Remembers what was replayed.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.option(
+    "--group", default="replay", show_default=True, metavar="NAME", help="The group that remembers what was replayed."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 @json_option
 def replay(
     target: Target, *, letters: tuple[str, ...], to: str | None, group: str, dry_run: bool, as_json: bool
 ) -> None:
-    """Write entries back to their source.
+    """Write the entries of dead letters back to their source.
 
     URL is the buffer of dead letters. LETTERs are named as in `forebay dead-letters list`; by default all that were not
     replayed yet.

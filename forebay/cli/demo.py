@@ -55,16 +55,16 @@ _WAIT_SECONDS: Final = 60.0
 \b
 examples:
   forebay demo
-  forebay demo --keep           and the folder stays, with commands to look around in it
+  forebay demo --keep           keep the folder, and print commands to look around in it
   forebay demo --no-spark       without Spark, which takes half a minute
 
-Where Spark or Java is not installed, it says so and does the rest. Exit status: 0 every event arrived once, 1 not so,
-2 it could not be done."""
+If Spark or Java is not installed, the demo says so and does the rest. Exit status: 0 every event arrived once, 1 some
+did not, 2 failure."""
 )
-@click.option("--keep", is_flag=True, help="Leave the folder, and say how to look around in it.")
+@click.option("--keep", is_flag=True, help="Keep the folder, and print commands to look around in it.")
 @click.option("--no-spark", is_flag=True, help="Leave out Spark.")
 def demo(*, keep: bool, no_spark: bool) -> int:
-    """Watch the main job: produce, land in Parquet, die and take over, aggregate with Spark, sweep, and count."""
+    """Run the whole pipeline: produce, write Parquet through a killed runtime, aggregate with Spark, collect, count."""
     folder = tempfile.mkdtemp(prefix="forebay-demo-")
     try:
         proven = _run(folder, with_spark=not no_spark)
@@ -222,7 +222,7 @@ def _run(folder: str, *, with_spark: bool) -> bool:
     _say("took over", f"a second runtime landed {rows:,} rows ({rate}), including those that the first had started")
     counts = [_count_parquet(lake)]
     if with_spark and (missing := _why_no_spark()):
-        _say("no Spark", f"{missing}. The rest goes on without it")
+        _say("no Spark", f"{missing}. The demo continues without it")
     elif with_spark:
         _say("Spark", "starts, which may take half a minute …")
         counts.append(_count_by_spark(url, f"{folder}/spark.log"))

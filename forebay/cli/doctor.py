@@ -179,7 +179,7 @@ def check_store(store: ObjectStore, clock: Clock) -> Iterator[Check]:
         return
     finally:
         left = _delete(store, folder, [key, clock_key])
-    yield Check("delete", "failed" if left else "ok", left or "what was written is gone again")
+    yield Check("delete", "failed" if left else "ok", left or "the test objects were deleted")
     yield _check_buffer(store)
 
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from forebay.buffer.eventlog import EventLog, Record
 
 _log_argument = click.argument("log", envvar="FOREBAY_EVENT_LOG")
-_topic_option = click.option("--topic", default=AUDIT_TOPIC, show_default=True, help="Default: the audit trail.")
+_topic_option = click.option(
+    "--topic", default=AUDIT_TOPIC, show_default=True, help="Topic of the log; by default the audit trail."
+)
 
 
 @click.group(
@@ -29,8 +31,8 @@ examples:
   forebay events tail s3://lake/events --topic orders -n 100 --json
   forebay events describe s3://lake/events
 
-A line has the time (UTC), the kind, the buffer and what is known; long lists are cut. --json writes all of it, and
-where the event is in the log. LOG is an event log's URL, or what FOREBAY_EVENT_LOG says."""
+A line has the time (UTC), the kind, the buffer and the details; long lists are cut. --json writes all details, and the
+event's place in the log. LOG is the URL of an event log; by default the value of FOREBAY_EVENT_LOG."""
 )
 def events() -> None:
     """Look at an event log: what collectors and runtimes did, or a program's own topics."""
@@ -41,12 +43,14 @@ def events() -> None:
 @storage_option
 @_topic_option
 @json_option
-@click.option("--events", "-n", "wanted", type=click.IntRange(0), default=20, show_default=True, help="How many.")
+@click.option(
+    "--events", "-n", "wanted", type=click.IntRange(0), default=20, show_default=True, help="Number of events."
+)
 @click.option("--follow", "-f", is_flag=True, help="Print what is appended from now on too, until interrupted.")
 def tail_events(
     *, log: str, storage_options: dict[str, Any], topic: str, as_json: bool, wanted: int, follow: bool
 ) -> None:
-    """Print the newest events of a topic, of each partition."""
+    """Print the newest events of each partition of a topic."""
     with open_log(log, storage_options) as opened:
         marks = opened.high_water_marks(topic)
         for partition, end in enumerate(marks):
@@ -63,7 +67,7 @@ def tail_events(
 @_topic_option
 @json_option
 def describe(*, log: str, storage_options: dict[str, Any], topic: str, as_json: bool) -> None:
-    """Show where a log is, what it takes there, and how many events a topic has ever had."""
+    """Show where a log is, its size, and how many events were ever appended to a topic."""
     with open_log(log, storage_options) as opened:
         found = {**asdict(opened.describe()), "topic": topic, "next_offsets": opened.high_water_marks(topic)}
     if as_json:
@@ -75,7 +79,7 @@ def describe(*, log: str, storage_options: dict[str, Any], topic: str, as_json: 
 
 @click.group()
 def objects() -> None:
-    """Ask what happened to stored objects."""
+    """Show what happened to stored objects."""
 
 
 @objects.command(
@@ -85,7 +89,7 @@ examples:
   forebay objects history sqlite:///var/lib/forebay/events.db data/01J0000000000000000000000A.batch
   forebay objects history s3://lake/events s3://lake/clicks/data/01J0000000000000000000000A.batch
 
-Exit status: 0 something is known of it, 1 nothing is."""
+Exit status: 0 the audit trail names the object, 1 it does not."""
 )
 @_log_argument
 @click.argument("location")
@@ -93,14 +97,16 @@ Exit status: 0 something is known of it, 1 nothing is."""
 @_topic_option
 @json_option
 def history(*, log: str, location: str, storage_options: dict[str, Any], topic: str, as_json: bool) -> int:
-    """Print what the audit trail says of an object, oldest first: dead letters, deletions begun and ended."""
+    """Print the audit trail of an object, oldest first: dead letters, and start and end of deletions."""
     with open_log(log, storage_options) as opened:
         known = False
         for record in object_history(opened, location, topic=topic):
             known = True
             _write(record, as_json=as_json, leave_out="objects")
     if not known:
-        write_note(f"{log}: nothing is known of {location}: was the collector or the runtime given this event log?")
+        write_note(
+            f"{log}: nothing is recorded about {location}: do collector and runtime use this event log (--events)?"
+        )
     return 0 if known else 1
 
 
@@ -111,7 +117,7 @@ def _follow(log: EventLog, topic: str, starts: dict[int, int], *, as_json: bool)
             try:
                 for record in records:
                     _write(record, as_json=as_json)
-            except Lagged as error:  # whoever reads our output is slow; nothing is lost by that
+            except Lagged as error:  # the reader of our output is slow; nothing is lost
                 starts = {partition: last + 1 for partition, last in error.last.items()}
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 examples:
   forebay gc s3://lake/clicks --dry-run        show what would be deleted
   forebay gc s3://lake/clicks                  collect once, for a scheduler
-  forebay gc s3://lake/clicks --every 300      go on until interrupted
+  forebay gc s3://lake/clicks --every 300      repeat until interrupted
   forebay gc s3://lake/clicks --retention-age 604800 --retention-bytes 1000000000000
   forebay gc s3://lake/clicks --events s3://lake/events
 
@@ -33,12 +33,24 @@ cannot be read, 130 interrupted."""
 @takes_url
 @json_option
 @click.option(
-    "--grace", type=float, default=600.0, show_default=True, metavar="SECONDS", help="An upload may take to be listed."
+    "--grace",
+    type=float,
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Maximum time between the upload of a batch and its listing.",
 )
-@click.option("--dry-run", is_flag=True, help="Change nothing, say what would be done.")
-@click.option("--every", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Collect again and again.")
-@click.option("--retention-age", type=float, metavar="SECONDS", help="Drop batches older than that, READ OR NOT.")
-@click.option("--retention-bytes", type=int, metavar="BYTES", help="Drop the oldest batches beyond that, READ OR NOT.")
+@click.option("--dry-run", is_flag=True, help="Change nothing; show what would be deleted.")
+@click.option(
+    "--every",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Repeat the collection at this interval.",
+)
+@click.option("--retention-age", type=float, metavar="SECONDS", help="Drop batches older than this, READ OR NOT.")
+@click.option(
+    "--retention-bytes", type=int, metavar="BYTES", help="Drop the oldest batches beyond this size, READ OR NOT."
+)
 @events_option
 def gc(
     target: Target,
@@ -51,7 +63,7 @@ def gc(
     retention_bytes: int | None,
     events: str | None,
 ) -> int:
-    """Delete what every reader of a buffer or topic has read, and what nobody ever listed."""
+    """Delete what every reader of a buffer or topic has read, and uploads that were never listed."""
     retention = None
     if retention_age is not None or retention_bytes is not None:
         retention = Retention(max_age=retention_age, max_bytes=retention_bytes)

@@ -45,7 +45,7 @@ def groups() -> None:
 @takes_url
 @json_option
 def list_groups(target: Target, *, as_json: bool) -> None:
-    """Show every group: how far it has come, how much waits, and which process has it."""
+    """Show every group: its position, how many batches wait, and which process owns it."""
     found = _open(target).list()
     if as_json:
         for group in found:
@@ -62,7 +62,7 @@ def list_groups(target: Target, *, as_json: bool) -> None:
 @click.argument("group")
 @click.option("--to", default="earliest", show_default=True, metavar="PLACE", help="Where it starts, as for reset.")
 def create(target: Target, *, group: str, to: str) -> None:
-    """Make a group before its first consumer, so that nothing from there on is collected. A known one stays."""
+    """Create a group before its first consumer, so that the collector keeps what it will read."""
     store = target.open()
     if target.is_topic(store):
         Topic(store).register_group(group, to)
@@ -90,9 +90,9 @@ def reset(target: Target, *, group: str, to: str, force: bool) -> None:
 @click.argument("group")
 @_force_option
 def delete(target: Target, *, group: str, force: bool) -> None:
-    """Forget a group, so that it holds nothing back any more."""
+    """Delete a group, so that the collector no longer keeps anything for it."""
     _open(target).delete(group, force=force)
-    write_line(f"{target.url}: group {group} is gone")
+    write_line(f"{target.url}: group {group} was deleted")
 
 
 def _open(target: Target) -> Groups | TopicGroups:

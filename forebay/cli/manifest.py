@@ -27,17 +27,19 @@ examples:
   forebay manifest dump s3://lake/clicks | jq .schemas"""
 )
 def manifest() -> None:
-    """Look into a manifest."""
+    """Print a manifest."""
 
 
 @manifest.command()
 @takes_url
-@click.option("--first", type=click.IntRange(0), metavar="SEQUENCE", help="List batches from there on; default: all.")
+@click.option(
+    "--first", type=click.IntRange(0), metavar="SEQUENCE", help="First batch to list; by default all are listed."
+)
 def dump(target: Target, *, first: int | None) -> None:
-    """Write a manifest of either version as one JSON object, its batches included, also those in sealed segments.
+    """Print a manifest as one JSON object, with all its batches, including those in sealed segments.
 
-    Writers are counted, not named, and payloads of metadata are base64. For a typed buffer, the columns of each version
-    of the schema are shown, and each batch has the ids of the version it was written in and of the newest one.
+    Writers are counted, not named, and metadata is in base64. A typed buffer has its schema versions, with their
+    columns. Each batch has two schema ids: that of the version it was written in, and that of the newest version.
     """
     queue = Queue(target.one_buffer(), target.manifest_path)
     state = queue.read_existing()
@@ -65,7 +67,7 @@ examples:
   forebay batch cat s3://lake/rows 0 --format table"""
 )
 def batch() -> None:
-    """Look into a batch."""
+    """Print a batch."""
 
 
 @batch.command()

@@ -17,20 +17,25 @@ from forebay.cli.target import Target, json_option, takes_url
 examples:
   forebay migrate s3://lake/clicks --others-stopped
 
-forebay's own producers may go on. The consumer is fenced, and has to be opened again. There is no way back."""
+forebay's own producers may keep running. The consumer gets Fenced, and must be opened again. This cannot be undone."""
 )
 @takes_url
 @json_option
 @click.option(
     "--others-stopped",
     is_flag=True,
-    help="Say that no OpenData Buffer program and no version 1 collector works on it, nor will.",
+    help="Confirm that no OpenData Buffer program and no version 1 collector uses this buffer, now or later.",
 )
 @click.option(
-    "--grace", type=float, default=600.0, show_default=True, metavar="SECONDS", help="That its collector had."
+    "--grace",
+    type=float,
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="The grace period of the collector that ran so far.",
 )
 def migrate(target: Target, *, as_json: bool, others_stopped: bool, grace: float) -> None:
-    """Give a version 1 buffer a version 2 manifest: same batches, same sequences. Repeating it does nothing."""
+    """Convert a version 1 buffer to version 2: same batches, same sequences. A second run changes nothing."""
     report = migrate_buffer(
         target.open(), others_stopped=others_stopped, grace=grace, manifest_path=target.manifest_path
     )
@@ -38,7 +43,7 @@ def migrate(target: Target, *, as_json: bool, others_stopped: bool, grace: float
         write_json(asdict(report))
     elif report.migrated:
         write_line(
-            f"{target.url}: version 2 now: {count(report.batches)} batches from sequence {report.first_sequence} on"
+            f"{target.url}: is now version 2: {count(report.batches)} batches from sequence {report.first_sequence} on"
         )
     else:
-        write_line(f"{target.url}: was of version 2 already; nothing was changed")
+        write_line(f"{target.url}: is already version 2; nothing was changed")

@@ -140,7 +140,7 @@ def _report(producer: Producer | TopicProducer, progress: _Progress, *, as_json:
 
 
 class _Progress:
-    """How much was written, shown on a terminal while it goes on."""
+    """Progress on a terminal: how much was written."""
 
     def __init__(self, clock: Clock) -> None:
         self.entries = self.sent = 0
@@ -227,7 +227,7 @@ class _Lines:
 
 @dataclass(slots=True)
 class _Refused:
-    """Calls that could not be stored. Each batch fails by itself, so that closing the producer tells of the last."""
+    """Calls that could not be stored. Batches fail separately; closing the producer reports only the last failure."""
 
     entries: int = 0
     error: ForebayError | None = None

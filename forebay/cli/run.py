@@ -41,14 +41,14 @@ a job:
   url = "s3://lake/clicks"                   # a buffer or a topic
   group = "etl"
   # from = "latest"                          # where a new group starts; earliest by default
-  # partitions = [0, 1]                      # of a topic; by default all that are there when it starts
+  # partitions = [0, 1]                      # of a topic; by default all that exist at the start
 
 \b
   [sink]
   kind = "parquet"                           # or delta, iceberg, buffer, function
-  url = "s3://lake/clicks-parquet"           # of a function: function = "module:name"
-  # table = "web.clicks"                     # Iceberg, with a catalog: its name in pyiceberg's configuration, or
-  # catalog = { type = "rest", uri = "http://127.0.0.1:8181" }   # its properties
+  url = "s3://lake/clicks-parquet"           # for kind function: function = "module:name"
+  # table = "web.clicks"                     # Iceberg, with catalog = a name in pyiceberg's configuration, or
+  # catalog = { type = "rest", uri = "http://127.0.0.1:8181" }   # a table of properties
   # by_date = true                           # Parquet: folders by the date of ingestion, or by_date = "column"
   # merge_schema = true                      # Delta, Iceberg: add columns that the table does not have
   # combine_bytes = 134217728                # maximum bytes of the batches in one commit
@@ -73,25 +73,25 @@ a job:
   [storage_options]
   endpoint_url = "http://127.0.0.1:8333"
 
-A source that was never written to is waited for: nothing is created, and a warning names its URL every minute. With
---until-caught-up it is an error.
+If nothing was ever written to a source, the runtime waits for it: it creates nothing, and logs a warning with the URL
+every minute. With --until-caught-up this is an error.
 
-A source whose group another process reads is waited for too: this process is a standby, names the owner, and takes over
-when the owner is gone (at once if it stopped, after 30 seconds without a sign of life if it was killed). With
---until-caught-up an owner that lives is an error.
+If another process owns the group of a source, this process waits as a standby and names the owner. It takes over within
+seconds if the owner stops, and 30 seconds after the owner's last sign of life if it was killed. With --until-caught-up,
+a living owner is an error.
 
-Ctrl-C or SIGTERM commits and acknowledges what was read, for up to drain_seconds; a second one does not wait.
-Exit status: 0 caught up or stopped by SIGTERM, 2 halted, fenced or wrong, 130 stopped by Ctrl-C."""
+On Ctrl-C or SIGTERM, the runtime commits and acknowledges what it has read, for up to drain_seconds. A second Ctrl-C
+does not wait. Exit status: 0 caught up or stopped by SIGTERM, 2 halted, fenced or wrong usage, 130 ended by Ctrl-C."""
 )
 @click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @storage_option
 @json_option
 @events_option
-@click.option("--until-caught-up", is_flag=True, help="End when all that was there at the start is committed.")
+@click.option("--until-caught-up", is_flag=True, help="End when everything that was there at the start is committed.")
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Show what would be read, from where on, and what would change in the target.",
+    help="Show what would be read, from which position, and what would change in the target.",
 )
 @click.option("--takeover", is_flag=True, help="Take over the groups at once. Their owners get Fenced.")
 @click.option(

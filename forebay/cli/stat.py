@@ -38,7 +38,7 @@ examples:
 )
 @takes_url
 @json_option
-@click.option("--every", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Again and again.")
+@click.option("--every", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Repeat at this interval.")
 def stat(target: Target, *, as_json: bool, every: float | None) -> None:
     """Show schema, depth, bytes, rate and age of a buffer or topic, and the lag of every reader. Changes nothing."""
     if every is not None:

@@ -148,7 +148,7 @@ events_option: Final = click.option(
     "--events",
     metavar="LOG",
     envvar="FOREBAY_EVENT_LOG",
-    help="Event log that records what was done, such as sqlite:///var/events.db.",
+    help="URL of an event log, which records what was done, such as sqlite:///var/events.db.",
 )
 
 

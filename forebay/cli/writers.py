@@ -45,7 +45,7 @@ def list_writers(target: Target, *, as_json: bool) -> None:
 @takes_url
 @click.argument("names", nargs=-1, required=True)
 def forget(target: Target, *, names: tuple[str, ...]) -> None:
-    """Remove lasting writers for good.
+    """Remove lasting writers permanently.
 
     Do this only for names that will not come back: if a producer of such a name starts again and repeats its calls,
     they are stored a second time.

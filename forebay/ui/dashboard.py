@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Dashboard(Closing):
-    """A page that shows a buffer or topic to whoever opens `url`. It listens at once, and answers once started.
+    """A page at `url` that shows a buffer or topic. It listens at once, and answers once started.
 
     However many look, the store is asked once every `interval`: for a topic's record, each head, and each group's
     cursor. Nothing is ever written to it.
@@ -35,7 +35,7 @@ class Dashboard(Closing):
         port: 0 is any that is free.
         token: what a viewer has to know, 16 characters at least: once as `?token=…`, or as a bearer of it.
         manifest_path: the manifest's key.
-        events: the event log with the audit trail of the collector and the runtimes; whoever opened it closes it.
+        events: the event log with the audit trail of the collector and the runtimes; the caller closes it.
         dead_letters: the dead-letter buffer of the runtimes.
         interval: seconds between two looks.
         clock: where time comes from.

@@ -33,9 +33,9 @@ _PATIENCE_SECONDS: Final = 15.0
 """A look that takes longer than that is shown as one that does not come back."""
 
 _HINTS: Final[dict[type[ForebayError], str]] = {
-    NotFound: "Once something is written to this URL, the page fills by itself.",
+    NotFound: "The page updates when something is written to this URL.",
     Denied: "Start the page again with credentials that may read this URL.",
-    Unavailable: "The page keeps trying, and goes on by itself when the store is back.",
+    Unavailable: "The page keeps trying, and continues when the store answers again.",
     Corrupt: "Find out what happened before anything is written again: forebay verify tells more.",
 }
 
@@ -68,7 +68,7 @@ class Sampler:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more. A look that is under way, at a store that does not answer, is left to end by itself."""
+        """Stop looking. It does not wait for a look that is still under way, because the store may not answer."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Key: TypeAlias = Callable[[pa.Table], pa.Array | pa.ChunkedArray]
 
 _CALLS = 1 << 20
-"""A commit may be so many calls of the target's producers. Their numbers are those of the commit times that."""
+"""Maximum number of calls in one commit. The calls of commit number n are numbered from n times this on."""
 
 
 class BufferSink(Sink):
@@ -46,7 +46,8 @@ class BufferSink(Sink):
     names the columns. The columns that `Batch.records` adds are left out, and `_call_metadata` becomes the metadata:
     the decoder `Batch.records` keeps it, and `raw` does not.
 
-    A target remembers 256 names. One that more sources than that write to may forget one that is idle.
+        The target remembers every name until `forebay writers forget` removes it.
+
 
     Args:
         url: the target, or its store if it is open already: a buffer, or with `key` a topic.

@@ -20,15 +20,16 @@ _log = logging.getLogger("forebay.runtime")
 
 
 class CallableSink(Sink):
-    """Gives each commit to a function, **at least once**: again after an exception, and after a crash before the ack.
+    """Passes each commit to a function **at least once**: again after an exception, and after a crash before the ack.
 
     A function that keeps `commit.identity` together with what it does can be exactly once.
 
     Args:
-        function: takes a `Commit`. That it returns means that the commit is done; or it returns another answer
-            (`NotCommitted`, `Fatal`, …). An async function runs in one event loop, in a thread of the sink's own.
-        in_order: one commit of a source at a time, in the order of its sequences; else several at once.
-        combining: how batches of a group are put together into one commit; None for one batch each.
+        function: takes a `Commit`. If it returns None, the commit is done. It can also return another answer
+            (`NotCommitted`, `Fatal`, …). An async function runs in one event loop, in a thread of the sink.
+        in_order: whether to call the function for one commit of a source at a time, in the order of its sequences.
+            Otherwise several calls run at once.
+        combining: how batches of a group are combined into one commit; None for one batch each.
         close_timeout: maximum number of seconds that `close` waits for async calls to be cancelled.
     """
 

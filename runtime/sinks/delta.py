@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _OLDEST = (1, 6)
 """Older ones hold the interpreter's lock while they talk to the store, and so stop all other threads. Before 1.1, an
-append looked at the table again by itself as it began, and never met who had been faster: rows were there twice."""
+append read the table again when it began, and did not notice a faster writer: rows were there twice."""
 _COLOUR = re.compile(r"\x1b\[\d*m")
 _BROKEN_RULE = "failed validation check"
 """What delta-rs says of rows that break a constraint of the table's; it has no type for that."""
@@ -49,24 +49,24 @@ _UNKNOWN_FEATURES = "Unsupported table features"
 
 
 class DeltaSink(Sink):
-    """Appends to a Delta Lake table, **exactly once**: each version that is written says how far its reader has come.
+    """Appends to a Delta Lake table, **exactly once**: each version that is written records the reader's position.
 
-    The reader is the transaction's application id, and the last sequence its version. A commit first looks whether the
-    table has come so far already. If another process writes between that look and the commit, Delta's own check finds
-    the same application id there, and refuses. So of two runtimes, of a retry and of a request that arrives late,
-    one is applied. (A table whose property `delta.setTransactionRetentionDuration` is set forgets: set it to more than
-    the longest time that a crashed runtime may be down.)
+    The reader is the transaction's application id, and the last sequence its version. A commit first checks whether the
+    table already has this sequence. If another process writes between that check and the commit, Delta's own check
+    finds the same application id there, and refuses. So of two runtimes, of a retry and of a request that arrives late,
+    only one is applied. (A table with the property `delta.setTransactionRetentionDuration` forgets positions: set it to
+    more than the longest time that a crashed runtime may be down.)
 
-    The table is created if there is none, by a version of its own that holds no rows; to have it partitioned, create it
-    beforehand. Columns of the table that the rows lack are null. Values are converted to the types of the table's
-    columns if that does not change them; else the rows are poison.
+    If there is no table, the sink creates it, in a version without rows. For a partitioned table, create it yourself
+    first. Columns of the table that the rows lack are null. Values are converted to the types of the table's columns if
+    that does not change them; otherwise the rows are poison.
 
     Args:
         url: the table, such as `s3://lake/clicks-delta` or `file:///tmp/clicks-delta`.
-        merge_schema: add columns, and fields of structs, that the rows have and the table has not, by the same version
-            that adds the rows. If not, such rows halt the runtime. Types of columns never change: delta-rs cannot do
+        merge_schema: add columns, and fields of structs, that the rows have and the table does not, in the version that
+            adds the rows. Otherwise such rows halt the runtime. Types of columns never change: delta-rs cannot do
             that.
-        combining: how batches of a group are put together into one commit; None for one batch each.
+        combining: how batches of a group are combined into one commit; None for one batch each.
         storage_options: credentials and endpoint, by the names that forebay's stores have.
     """
 

@@ -61,25 +61,25 @@ class IcebergSink(Sink):
     """Appends to an Iceberg table, **exactly once**: each commit stores the reader's position too.
 
     The position is a table property and part of the snapshot's summary, and is written in the same commit as the rows.
-    The commit requires that the table's newest snapshot is the one that was looked at. So of two runtimes, of a retry
-    and of a request that arrives late, one is applied. pyiceberg's own retry is not used: it would append again after
-    the position has moved. If the table was rolled back behind the position, the runtime halts (rfcs/0011).
+    The commit requires that the table's newest snapshot is still the one that the sink read. So of two runtimes, of a
+    retry and of a request that arrives late, only one is applied. pyiceberg's own retry is not used: it would append
+    again after the position has moved. If the table was rolled back behind the position, the runtime halts (rfcs/0011).
 
-    The sink creates the table and its namespace if there are none. To have a partitioned table, create it beforehand.
+    The sink creates the table and its namespace if there are none. For a partitioned table, create it yourself first.
     Columns of the table that the rows lack are null. Values are converted to the types of the table's columns if that
-    does not change them; else the rows are poison.
+    does not change them; otherwise the rows are poison.
 
     Args:
         catalog: a catalog of pyiceberg, its name in pyiceberg's configuration, or its properties, such as
             `{"type": "sql", "uri": "sqlite:///catalog.db", "warehouse": "file:///tmp/lake"}`. The property `name` is
             the catalog's name, `default` if there is none. A catalog that was given as an object is not closed.
         table: namespace and name, such as `web.clicks`.
-        merge_schema: add columns, and fields of structs, that the rows have and the table has not; widen columns (int
-            to long, float to double, decimals to more digits); and make required columns optional that may be null in
-            the rows: all in the commit that adds the rows. If not, a new column halts the runtime, and values that do
-            not fit are poison.
-        combining: how batches of a group are put together into one commit; None for one batch each. The more
-            commits, the more each of them costs: the default is one a minute.
+        merge_schema: change the table's schema in the commit that adds the rows. The sink then adds columns and fields
+            of structs, widens columns (int to long, float to double, decimals to more digits), and makes required
+            columns optional if the rows may have nulls there. Otherwise a new column halts the runtime, and values that
+            do not fit are poison.
+        combining: how batches of a group are combined into one commit; None for one batch each. The default is one
+            commit per minute, because each commit makes later commits more expensive.
         random: where the names of attempts come from.
     """
 

@@ -26,20 +26,19 @@ _NO_DATE = "__HIVE_DEFAULT_PARTITION__"
 
 
 class ParquetSink(Sink):
-    """Writes Parquet files named for what they hold, so that a replay overwrites itself: **exactly once**.
+    """Writes Parquet files whose names depend on their content, so a replay overwrites the same file: **exactly once**.
 
-    A commit is one file, which appears whole or not at all; by date it is one file for each date in it, and those of
-    one commit appear one after the other. Several commits are written at once, in any order.
+    A commit is one file, which appears whole or not at all. With `by_date`, a commit is one file for each date, and
+    these appear one after the other. Several commits are written at once, in any order.
 
     Args:
         url: the folder, such as `s3://lake/clicks-parquet`, or its store if it is open already.
         by_date: put files into folders by date. The name of a column, such as `"ts"`: folders `ts_date=2026-01-31/` by
             that column, a date or a timestamp; a timestamp that has a time zone counts by its date in UTC. True:
-            folders `ingestion_date=2026-01-31/` by the column `ingestion_time`, which `raw` and
-            `JsonLines(…, keep=["ingestion_time"])` give. Rows without a value go to
-            `…_date=__HIVE_DEFAULT_PARTITION__/`. Where a file belongs is not part of a commit's identity: do not change
-            it while commits may be under way.
-        combining: how batches of a group are put together into one file; None for one batch each.
+            folders `ingestion_date=2026-01-31/` by the column `ingestion_time`, which `raw` and `JsonLines(…,
+            keep=["ingestion_time"])` give. Rows without a value go to `…_date=__HIVE_DEFAULT_PARTITION__/`. The folder
+            is not part of a commit's identity: do not change this setting before all commits are done.
+        combining: how batches of a group are combined into one file; None for one batch each.
         storage_options: credentials, endpoint and client of the store.
     """
 
