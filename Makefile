@@ -16,7 +16,7 @@ INSTALLED := $(VENV)/.installed-$(LAYOUT)
 FOR_DEMO := $(if $(wildcard $(VENV)/.dependencies),$(INSTALLED),$(VENV)/.demo-$(LAYOUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test test-fast test-matrix test-s3a test-slow lint format bench clean
+.PHONY: help dev demo test test-fast test-matrix test-s3a test-slow lint format docs bench clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,6 +115,9 @@ lint: $(INSTALLED) ## Check style and types
 format: $(INSTALLED) ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+docs: $(INSTALLED) ## Write the API reference to build/reference, and check its links
+	$(BIN)/python docs/reference.py build/reference
 
 bench: $(INSTALLED) ## Measure, as ratios to ceilings taken in the same run
 	$(BIN)/python benchmarks

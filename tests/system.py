@@ -64,6 +64,7 @@ SYSTEM = {
         "runtime/test_sink_poison.py",
         "scenarios",
         "security",
+        "test_api_reference.py",
         "test_benchmarks.py",
         "test_docs.py",
         "test_examples.py",
