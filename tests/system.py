@@ -66,6 +66,7 @@ SYSTEM = {
         "security",
         "test_api_reference.py",
         "test_benchmarks.py",
+        "test_deploy.py",
         "test_docs.py",
         "test_examples.py",
         "test_packaging.py",
