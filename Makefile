@@ -18,7 +18,7 @@ INSTALLED := $(VENV)/.installed-$(LAYOUT)
 FOR_DEMO := $(if $(wildcard $(VENV)/.dependencies),$(INSTALLED),$(VENV)/.demo-$(LAYOUT))
 
 .DEFAULT_GOAL := help
-.PHONY: help dev demo test test-fast test-matrix test-s3a test-slow lint format bench licences clean
+.PHONY: help dev demo test test-fast test-matrix test-s3a test-slow lint format docs bench licences clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,9 +80,18 @@ test: $(INSTALLED) ## Run the tests (PYTEST="-k register" narrows them)
 test-fast: $(INSTALLED) ## Run only tests without servers, Spark or other processes: under a minute
 	$(BIN)/pytest -m "not slow and not system" $(IN_PARALLEL) $(PYTEST)
 
-# What is slow and rarely breaks. Later: other stores.
-test-matrix: $(INSTALLED) $(LOWEST_INSTALLED) ## Run tests with the lowest versions of dependencies, and Spark on a cluster
-	$(BIN)/pytest -m "matrix and not slow" $(IN_PARALLEL) tests/runtime/spark $(PYTEST)
+# A server for Azure, from npm. Where npm is missing, its tests are skipped and say so.
+AZURITE := build/azurite
+FOR_AZURE := $(if $(shell which npm 2>/dev/null),$(AZURITE)/.fetched)
+
+$(AZURITE)/.fetched:
+	@echo "fetching Azurite (190 MB) into $(AZURITE)"
+	npm install --silent --no-audit --no-fund --prefix $(AZURITE) azurite@3.35.0
+	@touch $@
+
+# What is slow and rarely breaks.
+test-matrix: $(INSTALLED) $(LOWEST_INSTALLED) $(FOR_AZURE) ## Run tests on Azure's emulator, Spark on a cluster, and the lowest versions of dependencies
+	$(BIN)/pytest -m "matrix and not slow" $(IN_PARALLEL) tests/runtime/spark tests/conformance tests/gc $(PYTEST)
 	$(LOWEST)/bin/python -m pytest -m "not slow and not matrix" $(IN_PARALLEL) $(LOWEST_TESTS) $(PYTEST)
 
 # Hadoop's S3 file system, in the version of the Hadoop that pyspark brings.
@@ -109,6 +118,9 @@ lint: $(INSTALLED) ## Check style and types
 format: $(INSTALLED) ## Rewrite the code in the project's format
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+
+docs: $(INSTALLED) ## Write the API reference to build/reference, and check its links
+	$(BIN)/python docs/reference.py build/reference
 
 bench: $(INSTALLED) ## Measure, as ratios to ceilings taken in the same run
 	$(BIN)/python benchmarks

@@ -1,66 +1,64 @@
-"""An asyncio web service that answers only when the event is durable.
+"""A web service (FastAPI) that answers only when the event is durable.
 
+    pip install fastapi uvicorn
     python examples/web_service.py file:///tmp/events 8080
     curl -d '{"page": "/cart"}' localhost:8080/events
 
-Many requests share one batch, so each costs a fraction of an upload. When the buffer is full the client is told to come
-back (503) instead of being kept waiting. Plain asyncio stands in for a framework; the handler would be the same there.
+Many requests share one batch, so each costs a fraction of an upload. While the producer has no room, because the store
+is slow or nobody reads, the client is told to come back (503). Before the server ends, it stores what it has taken.
 """
 
 from __future__ import annotations
 
 import asyncio
-import signal
+import logging
 import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request
 
 import forebay
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
 
-async def take_event(producer: forebay.Producer, body: bytes) -> tuple[int, bytes]:
-    """The handler: status and answer for one event."""
-    try:
-        await producer.try_produce(body, metadata=b"source=http")
-    except forebay.Backpressure:
-        return 503, b"busy, try again\n"
-    except forebay.InvalidInput as error:
-        return 400, f"{error}\n".encode()
-    except forebay.ForebayError as error:
-        print(f"not stored: {error}", file=sys.stderr)
-        return 500, b"not stored, try again\n"
-    return 202, b"stored\n"
+ROOM_SECONDS = 1.0
+"""Maximum wait for room in the producer."""
 
 
-async def serve_connection(
-    producer: forebay.Producer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> None:
-    try:
-        head = await reader.readuntil(b"\r\n\r\n")
-        headers = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
-        body = await reader.readexactly(int(headers.get(b"content-length", b"0")))
-        status, answer = await take_event(producer, body)
-        writer.write(
-            b"HTTP/1.1 %d -\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % (status, len(answer)) + answer
-        )
-        await writer.drain()
-    except (asyncio.IncompleteReadError, ConnectionError, ValueError):
-        pass  # a client that hung up or does not speak HTTP
-    finally:
-        writer.close()
+def make_app(url: str, **settings: Any) -> FastAPI:
+    """Return the service. Each of its processes opens one producer with these settings, for all requests."""
 
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with await asyncio.to_thread(forebay.Producer, url, **settings) as producer:
+            app.state.producer = producer
+            yield
+        # Leaving the block has stored everything.
 
-async def main(url: str, port: int) -> None:
-    async with forebay.Producer(url, flush_interval=0.05) as producer:
-        server = await asyncio.start_server(lambda r, w: serve_connection(producer, r, w), "127.0.0.1", port)
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        print(f"listening on {server.sockets[0].getsockname()[1]}", flush=True)
-        async with server:
-            await stop.wait()
-    print("everything is stored", flush=True)
+    app = FastAPI(lifespan=lifespan)
+
+    @app.post("/events", status_code=202)
+    async def take_event(request: Request) -> str:
+        producer: forebay.Producer = request.app.state.producer
+        try:
+            handle = await producer.produce_async(await request.body(), metadata=b"source=http", timeout=ROOM_SECONDS)
+            await handle
+        except (forebay.Backpressure, forebay.Timeout):
+            raise HTTPException(503, "busy: nothing was stored", {"Retry-After": "1"}) from None
+        except forebay.InvalidInput as error:
+            raise HTTPException(400, str(error)) from None
+        except forebay.ForebayError:
+            logging.getLogger("uvicorn.error").exception("an event is not known to be stored")
+            raise HTTPException(500, "not known to be stored") from None
+        return "stored"
+
+    return app
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+    uvicorn.run(make_app(sys.argv[1], flush_interval=0.05), port=int(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""S3 servers for the tests that need one, started once, and how Hypothesis looks for examples."""
+"""Servers for the tests that need one, started once, and how Hypothesis looks for examples."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from forebay.testing.servers import MotoServer, SeaweedServer
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that tests of any folder can import what lies beside this file
+import azurite as azure
 from kinds import BYTES, ROWS, Kind
 from system import SYSTEM
 
@@ -72,4 +73,14 @@ def moto() -> Iterator[MotoServer]:
     """The shape of S3's API, with a bucket `tests`."""
     with MotoServer() as server:
         server.create_bucket("tests")
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[azure.AzuriteServer]:
+    """Azure's blob storage, with a container `tests`."""
+    if not azure.PROGRAM.exists():
+        pytest.skip("Azurite is not installed: make test-matrix installs it where npm is")
+    with azure.AzuriteServer() as server:
+        server.create_container("tests")
         yield server

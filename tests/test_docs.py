@@ -31,7 +31,7 @@ from run_page import FENCE, fences, is_program
 
 TOP = Path(__file__).parent.parent
 RUNNER = Path(__file__).with_name("run_page.py")
-DOCUMENTS = sorted([*TOP.glob("*.md"), *(TOP / "docs").rglob("*.md"), *(TOP / "rfcs").glob("*.md")])
+DOCUMENTS = sorted(path for folder in (".", "docs", "rfcs", "deploy") for path in (TOP / folder).glob("*.md"))
 PAGES = [path for path in DOCUMENTS if path.parent.name != "rfcs" and is_program(path.read_text())]
 
 
@@ -131,7 +131,7 @@ def test_every_test_that_a_document_names_exists() -> None:
 
 def test_every_file_that_a_document_names_exists() -> None:
     """Paths from the top folder, in backticks. CHANGELOG.md may name what is gone."""
-    folders = "buffer|runtime|gc|testing|forebay|tests|benchmarks|docs|rfcs|examples"
+    folders = "buffer|runtime|gc|testing|forebay|tests|benchmarks|docs|rfcs|examples|deploy"
     for page in DOCUMENTS:
         named = re.findall(rf"`((?:{folders})/[\w./*-]*)`", FENCE.sub("", page.read_text()))
         missing = [path for path in named if not list(TOP.glob(path))]

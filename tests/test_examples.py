@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 import signal
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from patience import PATIENCE
+import uvicorn
+from patience import PATIENCE, wait_for
 
-from forebay import Consumer
+from forebay import Consumer, ProducerLimits, open_store
+from forebay.testing import Fault, FaultyStore
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -48,31 +56,64 @@ def test_log_shipper_stores_every_line_the_last_one_without_an_end_too(url: str)
     assert entries_at(url) == lines
 
 
+def post(port: int, body: bytes) -> int:
+    """Send an event to the web service, and return the status of its answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/events", data=body, timeout=PATIENCE) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+
 def test_web_service_answers_when_the_event_is_durable_and_stops_cleanly(url: str) -> None:
     service = subprocess.Popen(
-        [sys.executable, str(EXAMPLES / "web_service.py"), url, "0"], stdout=subprocess.PIPE, text=True
+        [sys.executable, str(EXAMPLES / "web_service.py"), url, "0"], stderr=subprocess.PIPE, text=True
     )
     try:
-        assert service.stdout is not None
-        port = service.stdout.readline().split()[-1]
-
-        def post(body: bytes) -> int:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/events", data=body, timeout=PATIENCE) as answer:
-                    return int(answer.status)
-            except urllib.error.HTTPError as refused:
-                return refused.code
-
+        assert service.stderr is not None
+        port = next(found[1] for line in service.stderr if (found := re.search(r"running on http://.*:(\d+)", line)))
         with ThreadPoolExecutor(8) as clients:
-            statuses = list(clients.map(post, [b"event %d" % i for i in range(40)]))
+            statuses = list(clients.map(lambda i: post(int(port), b"event %d" % i), range(40)))
         assert statuses == [202] * 40
         service.send_signal(signal.SIGTERM)
-        assert "everything is stored" in service.stdout.read()
-        assert service.wait() == 0
+        assert "Application shutdown complete" in service.stderr.read()
     finally:
         service.kill()
         service.wait()
     assert sorted(entries_at(url)) == sorted(b"event %d" % i for i in range(40))
+
+
+@contextmanager
+def web_service(buffer: object, **settings: Any) -> Iterator[int]:
+    """The web service in a thread, on a port of its own."""
+    app = runpy.run_path(str(EXAMPLES / "web_service.py"))["make_app"](buffer, **settings)
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_for(lambda: server.started)
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def test_web_service_says_503_while_nobody_reads(url: str) -> None:
+    with web_service(url, limits=ProducerLimits(backlog_bytes=1)) as port:
+        assert post(port, b"stored") == 202
+        assert post(port, b"refused") == 503
+    assert entries_at(url) == [b"stored"]
+
+
+def test_web_service_says_503_while_the_store_is_slow_and_keeps_what_it_took() -> None:
+    store = FaultyStore(open_store("memory://web-service"), {0: Fault.STALL}, only={"put"})
+    with web_service(store, limits=ProducerLimits(buffered_bytes=1)) as port, ThreadPoolExecutor(1) as client:
+        taken = client.submit(post, port, b"taken")
+        wait_for(lambda: store.faults[Fault.STALL])
+        assert post(port, b"refused") == 503
+        store.release()
+        assert taken.result() == 202
+    assert [entry for batch in Consumer(store) for entry in batch.entries] == [b"taken"]
 
 
 def test_json_to_parquet_writes_every_event_once_however_often_it_runs(url: str, tmp_path: Path) -> None:

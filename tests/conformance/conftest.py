@@ -6,14 +6,18 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from azurite import ACCOUNT, AZURE
+from azurite import KIND as AZURITE
 
 from forebay.buffer.store import ObjectStore, open_store
+from forebay.testing.proxy import FaultProxy
 
 _BUCKET = "tests"  # made by tests/conftest.py
 _names = count()
@@ -30,10 +34,21 @@ class Backend:
     def open(self, **changes: Any) -> ObjectStore:
         return open_store(self.url, {**self.options, **changes})
 
+    def open_at(self, endpoint_url: str, **changes: Any) -> ObjectStore:
+        """The same place by another address, such as that of a proxy."""
+        if self.kind == AZURITE:
+            return self.open(endpoint=f"{endpoint_url}/{ACCOUNT}", **changes)
+        return self.open(endpoint_url=endpoint_url, **changes)
+
     @property
     def lists_as_a_tree(self) -> bool:
         """SeaweedFS sorts a folder by its bare name: `a/b` comes before `a-b`, which S3 has the other way round."""
         return self.kind.endswith("weed")
+
+    @property
+    def lists_in_utf16_order(self) -> bool:
+        """Azurite sorts keys as JavaScript does: U+10000 comes before U+E000, which UTF-8 has the other way round."""
+        return self.kind == AZURITE
 
 
 def make_backend(kind: str, request: pytest.FixtureRequest) -> Backend:
@@ -45,10 +60,11 @@ def make_backend(kind: str, request: pytest.FixtureRequest) -> Backend:
         return Backend(kind, f"file://{folder}/{name}")
     client, server = kind.split("-")
     options = request.getfixturevalue(server).storage_options
-    return Backend(kind, f"s3://{_BUCKET}/{name}", {**options, "client": client})
+    scheme = "az" if kind == AZURITE else "s3"
+    return Backend(kind, f"{scheme}://{_BUCKET}/{name}", {**options, "client": client})
 
 
-@pytest.fixture(params=["memory", "file", "s3fs-moto", "obstore-moto", "s3fs-weed", "obstore-weed"])
+@pytest.fixture(params=["memory", "file", "s3fs-moto", "obstore-moto", "s3fs-weed", "obstore-weed", AZURE])
 def backend(request: pytest.FixtureRequest) -> Backend:
     """Every store there is."""
     return make_backend(request.param, request)
@@ -58,6 +74,14 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 def s3(request: pytest.FixtureRequest) -> Backend:
     """The real S3 server, by either client."""
     return make_backend(request.param, request)
+
+
+@pytest.fixture(params=["s3fs-weed", "obstore-weed", AZURE])
+def proxied(request: pytest.FixtureRequest) -> Iterator[tuple[Backend, FaultProxy]]:
+    """A real server, and a proxy in front of it that breaks connections as it is told to."""
+    server = request.getfixturevalue(request.param.partition("-")[2])
+    with FaultProxy(server.endpoint_url) as proxy:
+        yield make_backend(request.param, request), proxy
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pickle
 from typing import TYPE_CHECKING
 
 import pytest
+from azurite import AZURE
 
 from forebay.buffer.base.errors import ForebayError
 
@@ -26,7 +27,7 @@ def test_a_pickled_handle_reaches_the_same_objects(backend: Backend) -> None:
     assert bytes(copy.get("key").data) == b"data"
 
 
-@pytest.mark.parametrize("backend", ["file", "s3fs-weed", "obstore-weed"], indirect=True)
+@pytest.mark.parametrize("backend", ["file", "s3fs-weed", "obstore-weed", AZURE], indirect=True)
 def test_a_used_handle_works_in_a_spawned_process(store: ObjectStore, run_script: type[Script]) -> None:
     store.create("counter", b"{}")
 

@@ -17,11 +17,9 @@ from forebay.buffer.store import Applied, InDoubt, NotApplied, ObjectStore
 from forebay.testing.proxy import Fault, FaultProxy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from conftest import Backend
 
-    from forebay.testing.servers import SeaweedServer
+    Proxied = tuple[Backend, FaultProxy]
 
 APPLIED_AND_LOST = [
     Fault.CUT_BEFORE_ANSWER,
@@ -32,17 +30,11 @@ APPLIED_AND_LOST = [
 NEVER_ARRIVED = [Fault.CUT_BEFORE_REQUEST, Fault.CUT_IN_HEAD, Fault.CUT_IN_BODY]
 
 
-@pytest.fixture
-def proxy(weed: SeaweedServer) -> Iterator[FaultProxy]:
-    with FaultProxy(weed.endpoint_url) as proxy:
-        yield proxy
-
-
-def open_behind(proxy: FaultProxy, s3: Backend, fault: Fault) -> ObjectStore:
+def open_behind(proxy: FaultProxy, server: Backend, fault: Fault) -> ObjectStore:
     """A store to which the fault happens. It waits for an answer for a short time only where none will come."""
     proxy.choose = lambda _: fault
     limits = {"read_timeout": 1.0} if fault is Fault.STALL_BEFORE_ANSWER else {}
-    return s3.open(endpoint_url=proxy.endpoint_url, **limits)
+    return server.open_at(proxy.endpoint_url, **limits)
 
 
 def await_server(proxy: FaultProxy, fault: Fault) -> None:
@@ -59,31 +51,34 @@ def read(store: ObjectStore, key: str) -> bytes | None:
 
 
 @pytest.mark.parametrize("fault", [*APPLIED_AND_LOST, *NEVER_ARRIVED])
-def test_a_create_whose_answer_is_lost_is_in_doubt(s3: Backend, proxy: FaultProxy, fault: Fault) -> None:
-    store = open_behind(proxy, s3, fault)
+def test_a_create_whose_answer_is_lost_is_in_doubt(proxied: Proxied, fault: Fault) -> None:
+    server, proxy = proxied
+    store = open_behind(proxy, server, fault)
 
     outcome = store.create("key", b"mine")
 
     assert isinstance(outcome, InDoubt)
     await_server(proxy, fault)
-    assert read(s3.open(), "key") == (b"mine" if fault in APPLIED_AND_LOST else None)
+    assert read(server.open(), "key") == (b"mine" if fault in APPLIED_AND_LOST else None)
 
 
 @pytest.mark.parametrize("fault", [*APPLIED_AND_LOST, *NEVER_ARRIVED])
-def test_a_replace_whose_answer_is_lost_is_in_doubt(s3: Backend, proxy: FaultProxy, fault: Fault) -> None:
-    store = open_behind(proxy, s3, fault)
-    version = s3.open().put("key", b"old")
+def test_a_replace_whose_answer_is_lost_is_in_doubt(proxied: Proxied, fault: Fault) -> None:
+    server, proxy = proxied
+    store = open_behind(proxy, server, fault)
+    version = server.open().put("key", b"old")
 
     outcome = store.replace("key", b"mine", version)
 
     assert isinstance(outcome, InDoubt)
     await_server(proxy, fault)
-    assert read(s3.open(), "key") == (b"mine" if fault in APPLIED_AND_LOST else b"old")
+    assert read(server.open(), "key") == (b"mine" if fault in APPLIED_AND_LOST else b"old")
 
 
-def test_an_idle_connection_that_ended_unseen_leads_to_nothing_false(s3: Backend, proxy: FaultProxy) -> None:
-    store = s3.open(endpoint_url=proxy.endpoint_url)
-    direct = s3.open()
+def test_an_idle_connection_that_ended_unseen_leads_to_nothing_false(proxied: Proxied) -> None:
+    server, proxy = proxied
+    store = server.open_at(proxy.endpoint_url)
+    direct = server.open()
     proxy.choose = lambda _: Fault.CUT_AFTER_ANSWER
 
     for number in range(50):
@@ -105,12 +100,13 @@ def check_create(store: ObjectStore, direct: ObjectStore, key: str) -> type:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_hundreds_of_conditional_writes_through_a_faulty_network_report_nothing_false(
-    s3: Backend, proxy: FaultProxy, seed: int
+    proxied: Proxied, seed: int
 ) -> None:
+    server, proxy = proxied
     chance = Random(seed)
     faults = [fault for fault in Fault if fault not in {Fault.NONE, Fault.STALL_BEFORE_ANSWER}]
-    store = s3.open(endpoint_url=proxy.endpoint_url, max_attempts=1)
-    direct = s3.open()
+    store = server.open_at(proxy.endpoint_url, max_attempts=1)
+    direct = server.open()
     proxy.choose = lambda _: chance.choice(faults) if chance.random() < 0.5 else Fault.NONE
     seen = []
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from azurite import AZURE
 
 from forebay.buffer.store import Applied, InDoubt, NotApplied
 
@@ -19,7 +20,7 @@ PROCESSES = 8
 INCREMENTS = 50
 
 
-@pytest.mark.parametrize("backend", ["file", "s3fs-weed", "obstore-weed"], indirect=True)
+@pytest.mark.parametrize("backend", ["file", "s3fs-weed", "obstore-weed", AZURE], indirect=True)
 def test_no_update_of_eight_processes_is_lost(store: ObjectStore, run_script: type[Script]) -> None:
     store.create("counter", b"{}")
 

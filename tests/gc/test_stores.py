@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from azurite import AZURE
+from azurite import KIND as AZURITE
 
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.consumer import Consumer
@@ -14,13 +16,16 @@ from forebay.buffer.store import open_store
 from forebay.gc import Collector
 
 
-@pytest.mark.parametrize("kind", ["file", "s3fs", "obstore"])
+@pytest.mark.parametrize("kind", ["file", "s3fs", "obstore", AZURE])
 @pytest.mark.parametrize("profile", ["native", "opendata"])
 def test_what_was_read_is_deleted_and_the_rest_is_intact(
     kind: str, profile: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     if kind == "file":
         store = open_store(f"file://{tmp_path}/clicks")
+    elif kind == AZURITE:
+        azurite = request.getfixturevalue("azurite")
+        store = open_store(f"az://tests/collected-{profile}", azurite.storage_options)
     else:
         weed = request.getfixturevalue("weed")
         url = f"s3://tests/collected-{kind}-{profile}"
