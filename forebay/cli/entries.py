@@ -29,7 +29,7 @@ format_option: Final = click.option(
     type=click.Choice(["lines", "json", "table", "hex"]),
     default="lines",
     show_default=True,
-    help="lines: bytes as they are, a row as a JSON object that `produce` can read; json: one object per entry, with  "
+    help="lines: bytes as they are, a row as a JSON object that `produce` can read; json: one object per entry, with "
     f"its sequence, index, time and metadata; table: aligned columns, values cut after {_WIDEST_CELL} characters; hex.",
 )
 
