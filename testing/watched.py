@@ -13,6 +13,7 @@ from forebay.buffer.groups import Cursor, cursor_key
 from forebay.buffer.manifest.decode import read_node, read_writer_node
 from forebay.buffer.manifest.envelope import unpack
 from forebay.buffer.manifest.head import COUNTED_HOLDS, LASTING, Head
+from forebay.buffer.manifest.schemas import schema_key
 from forebay.buffer.manifest.state import CURSORS, read_state
 from forebay.buffer.manifest.v1 import Manifest
 from forebay.buffer.manifest.writers import bucket_key
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from forebay.buffer.base.errors import StoreError
+    from forebay.buffer.format.model import NewBatch
     from forebay.buffer.manifest.head_fields import Group
     from forebay.buffer.manifest.nodes import Node, Ref
 
@@ -174,6 +176,9 @@ class WatchedStore(ObjectStore):
             self._check(new.gc_floor >= old.gc_floor, f"the floor went down from {old.gc_floor} to {new.gc_floor}")
             floors = (old.reference_floor, new.reference_floor)
             self._check(floors[1] >= floors[0], f"the reference floor went down from {floors[0]} to {floors[1]}")
+            self._check(
+                new.schemas[: len(old.schemas)] == old.schemas, f"the schemas {old.schemas} became {new.schemas}"
+            )
             self._check_owner(old, new)
             self._check_writers(old, new)
             self._check_trim(old, new)
@@ -191,14 +196,16 @@ class WatchedStore(ObjectStore):
 
     def _check_entries(self, new: Head) -> None:
         """Contiguous, each location at one place for ever, nothing missing, nothing below the floor."""
-        before, self._reachable = self._reachable, set()
+        before, self._reachable = self._reachable, set(map(schema_key, new.schemas))
         at = new.refs[0].first_sequence if new.refs else new.tail_start
         self._check(at <= new.first_sequence, f"{new.first_sequence} is retained, but the lists begin at {at}")
-        locations = [location for ref in new.refs for location in self._below(ref, new)]
-        locations += [entry.location for entry in new.tail]
-        self._check(at + len(locations) == new.next_sequence, "the sequences are not contiguous")
-        for sequence, location in enumerate(locations, at):
+        listings = [listing for ref in new.refs for listing in self._below(ref, new)] + list(new.tail)
+        self._check(at + len(listings) == new.next_sequence, "the sequences are not contiguous")
+        for sequence, listing in enumerate(listings, at):
+            location, version = listing.location, listing.schema
             self._note_listed(sequence, location)
+            known = version in range(len(new.schemas)) if new.schemas else version is None
+            self._check(known, f"{location} is in schema version {version}, and the head has {len(new.schemas)}")
             name = ulid_in(location)
             self._check(name is None or name >= new.gc_floor, f"{location} is listed below the floor {new.gc_floor}")
             if sequence >= new.first_sequence:
@@ -220,7 +227,7 @@ class WatchedStore(ObjectStore):
         known = self.listed[sequence]
         self._check(known == location, f"sequence {sequence} was {known} and is {location}")
 
-    def _below(self, ref: Ref, head: Head) -> Iterator[str]:
+    def _below(self, ref: Ref, head: Head) -> Iterator[NewBatch]:
         key = f"segments/{ref.name}.segment"
         self._check(ref.name >= head.gc_floor, f"{key} is listed below the floor {head.gc_floor}")
         self._check(key not in self.deleted, f"{key} is listed and was deleted before")
@@ -231,8 +238,7 @@ class WatchedStore(ObjectStore):
         self._check(node.is_behind(ref), f"{key} is not what the reference says")
         for child in node.refs:
             yield from self._below(child, head)
-        for entry in node.entries:
-            yield entry.location
+        yield from node.entries
 
     def _check_owner(self, old: Head, new: Head) -> None:
         if old.owner is None or new.owner is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, ClassVar, TypeVar
 
+from evolving import VERSIONS
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from machine_processes import (
@@ -31,7 +32,7 @@ from machine_processes import (
 )
 
 from forebay.buffer.base import names
-from forebay.buffer.base.errors import Corrupt, Fenced, ForebayError, Trimmed, Unknown, Unsupported
+from forebay.buffer.base.errors import Corrupt, Fenced, ForebayError, InvalidInput, Trimmed, Unknown, Unsupported
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.either.holds import hold
 from forebay.buffer.format.model import Facts, NewBatch
@@ -40,6 +41,7 @@ from forebay.buffer.holds import HeldRange, HeldUploads
 from forebay.buffer.manifest import BelowFloor, Queue, head
 from forebay.buffer.manifest.register import Limits
 from forebay.buffer.store.memory import MemoryStore
+from forebay.buffer.write.rows import RowFormat
 from forebay.gc import CollectionReport, Collector
 from forebay.testing import Crash, ManualClock
 from forebay.testing.watched import WatchedStore
@@ -59,10 +61,13 @@ class BufferMachine(RuleBasedStateMachine):
         super().__init__()
         type(self).examples += 1
         self.store_clock = ManualClock()
+        self.latest_ms = 0
+        """The latest time of the store, which its clock may have gone back from since."""
         self.random = Random(0)
         memory = MemoryStore(f"memory://machine-{self.examples}", clock=self.store_clock)
         memory.delete([found.key for found in memory.list()])
         self.store = WatchedStore(memory)
+        self.typed = False
         self.payloads: dict[str, Payload] = {}
         self.answers: dict[Payload, str] = {}
         self.writers = [self.start(Writer, number=number) for number in range(3)]
@@ -91,9 +96,10 @@ class BufferMachine(RuleBasedStateMachine):
             *(writer.task_clock for writer in [*self.writers, self.job]),
         ]
 
-    @initialize(seed=st.integers(0, 2**16), backlog=st.integers(0, 3), forgetful=st.booleans())
-    def begin(self, seed: int, backlog: int, forgetful: bool) -> None:
+    @initialize(seed=st.integers(0, 2**16), backlog=st.integers(0, 3), forgetful=st.booleans(), typed=st.booleans())
+    def begin(self, seed: int, backlog: int, forgetful: bool, typed: bool) -> None:
         self.random.seed(seed)
+        self.typed = typed
         head.MAX_WRITERS = 2 if forgetful else 256  # type: ignore[misc]
         head.KEPT_LASTING = 0 if forgetful else 1  # type: ignore[misc]
         for clock in self.clocks[1:]:
@@ -157,10 +163,13 @@ class BufferMachine(RuleBasedStateMachine):
         now_ms = writer.task_clock.now_ms()
         self.payloads[location] = payload
         self.answers[payload] = "failed"
+        if self.typed and writer.rows is None:
+            self.open_rows(writer, 1, NOTHING)
         stored = self.attempt(writer, plan, lambda: writer.store.put(location, b"x"))
         if isinstance(stored, str):
             self.answers[payload] = "not listed"
-            writer.waiting.append((payload, NewBatch(location, (), Facts(1, 1, 1, 0, now_ms, now_ms))))
+            version = None if writer.rows is None else writer.rows.version
+            writer.waiting.append((payload, NewBatch(location, (), Facts(1, 1, 1, 0, now_ms, now_ms), version)))
         elif stored is CRASHED:
             self.die(writer)
 
@@ -181,7 +190,7 @@ class BufferMachine(RuleBasedStateMachine):
         queue = writer.queue = writer.queue or Queue(
             writer.store, role="producer", limits=Limits(max_attempts=4), clock=writer.clock, random=self.random
         )
-        done = self.attempt(writer, plan, lambda: queue.append([batch for _, batch in batches]))
+        done = self.attempt(writer, plan, lambda: queue.append([batch for _, batch in batches], schemas=writer.schemas))
         if isinstance(done, BelowFloor):
             writer.refused = done.floor
             return
@@ -207,10 +216,28 @@ class BufferMachine(RuleBasedStateMachine):
         for payload, _ in writer.waiting:
             self.answers[payload] = "failed"
         writer.waiting = []
-        writer.queue = None
+        writer.queue = writer.rows = None
         writer.refused = None
         if writer is self.job:
             self.pinned = None
+
+    def evolve(self, who: int, much: int, plan: Plan) -> None:
+        """A newer or an older release of a writer's program takes its place; its rows are of another version."""
+        writer = [*self.writers, self.job][who % 4]
+        if self.typed and not writer.busy:
+            self.die(writer)
+            self.open_rows(writer, 1 + much % (VERSIONS - 1), plan)  # the type of version 0 is narrower
+
+    def open_rows(self, writer: Writer, version: int, plan: Plan) -> None:
+        before = 0 if self.store.head is None else len(self.store.head.schemas)
+        opened = self.attempt(writer, plan, lambda: writer.open_rows(version, self.random))
+        assert not isinstance(opened, InvalidInput), f"versions do not fit that do: {opened}"
+        if isinstance(opened, RowFormat):
+            assert self.store.head is not None
+            known = self.store.head.schemas
+            assert known[: len(opened.ids)] == opened.ids, f"a writer was told {opened.ids}, and the head has {known}"
+            self.seen["evolutions"] += len(known) > before > 0
+            writer.rows = opened
 
     # Reading
 
@@ -398,7 +425,8 @@ class BufferMachine(RuleBasedStateMachine):
 
     def list_load(self, hold_id: str, plan: Plan) -> None:
         queue = Queue(self.job.store, role="producer", clock=self.job.clock, random=self.random)
-        done = self.attempt(self.job, plan, lambda: queue.append([batch for _, batch in self.job.waiting]))
+        batches = [batch for _, batch in self.job.waiting]
+        done = self.attempt(self.job, plan, lambda: queue.append(batches, schemas=self.job.schemas))
         assert self.store.head is not None
         if isinstance(done, BelowFloor):
             assert hold_id not in self.store.head.holds, "the floor went past a hold"
@@ -431,7 +459,8 @@ class BufferMachine(RuleBasedStateMachine):
             self.seen["expired holds"] += len(done.expired_holds)
         if before is not None and plan is NOTHING:
             assert isinstance(done, CollectionReport)
-            early = [h for h in done.expired_holds if not before.holds[h].is_expired(self.store_clock.now_ms())]
+            latest_ms = max(self.latest_ms, self.store_clock.now_ms())
+            early = [h for h in done.expired_holds if not before.holds[h].is_expired(latest_ms)]
             assert not early, f"holds were removed before they expired: {early}"
 
     def turn_over(self, who: int, much: int, plan: Plan) -> None:
@@ -450,6 +479,7 @@ class BufferMachine(RuleBasedStateMachine):
 
     def jump(self, who: int, much: int, plan: Plan) -> None:
         """Somebody's wall clock jumps: a process's, or the store's."""
+        self.latest_ms = max(self.latest_ms, self.store_clock.now_ms())
         clock = self.clocks[who % len(self.clocks)]
         clock.step_wall(JUMPS[much % len(JUMPS)])
         if not 0 <= clock.now_ms() < LATEST_MS:

@@ -8,10 +8,15 @@ from random import Random
 from threading import Condition
 from typing import TypeVar
 
+from evolving import schema_of
+
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.model import NewBatch
 from forebay.buffer.holds import HeldRange
 from forebay.buffer.manifest import Queue, head
+from forebay.buffer.manifest.register import Limits
+from forebay.buffer.write.formats import open_format
+from forebay.buffer.write.rows import RowFormat
 from forebay.testing import WRITE_FAULTS, Crash, Fault, FaultyStore, ManualClock
 from forebay.testing.watched import WatchedStore
 
@@ -113,6 +118,18 @@ class Writer(Process):
     made: int = 0
     waiting: list[tuple[Payload, NewBatch]] = field(default_factory=list)
     refused: str | None = None
+    rows: RowFormat | None = None
+    """What it writes, once it has opened a buffer of rows."""
+
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        """The ids of the versions up to its own."""
+        return () if self.rows is None else self.rows.ids
+
+    def open_rows(self, version: int, random: Random) -> RowFormat | None:
+        """Open the buffer with a version of the schema, which the buffer's may have to grow for."""
+        queue = Queue(self.store, role="producer", limits=Limits(max_attempts=4), clock=self.clock, random=random)
+        return open_format(queue, queue.read(), schema=schema_of(version), evolve=True)
 
 
 @dataclass
@@ -161,6 +178,7 @@ STEPS = {
     "upload": 1,
     "append": 1,
     "produce": 3,
+    "evolve": 1,
     "open": 2,
     "read": 1,
     "ack": 1,
@@ -183,6 +201,7 @@ STEPS_WITHIN = {
     "upload": 1,
     "append": 1,
     "produce": 1,
+    "evolve": 1,
     "open": 1,
     "consume": 1,
     "regroup": 1,

@@ -5,7 +5,7 @@ between any two of them: an upload is one, the append of it another, any time la
 from its plan: at the n-th request that the step makes to the store, a fault, or whole steps of other processes. So a
 collector decides, and before its compare-and-swap arrives a group is made; a sealer has stored its segment, and before
 its append a sweep goes by. Requests that time out land when another rule says so, clocks jump both ways, and segments
-hold one or two entries.
+hold one or two entries. Half of the buffers hold rows, of a schema that evolves while old and new writers are at work.
 
 What must hold is checked after every write by `WatchedStore`, and by the model here: what each process was told.
 """
@@ -25,7 +25,10 @@ from msgspec.structs import replace
 from forebay.buffer.base import names
 from forebay.buffer.groups import GroupReader
 from forebay.buffer.manifest import Claim, Head, Queue, UnnamedReader, head
+from forebay.buffer.manifest.schemas import Schemas
+from forebay.buffer.store.memory import MemoryStore
 from forebay.gc import sweep, trim
+from forebay.testing import ManualClock
 
 SHORT = settings(
     max_examples=400,
@@ -48,6 +51,7 @@ EVENTS = (
         "index nodes",
         "landings",
         "renewals",
+        "evolutions",
     ),
     *("loads", "expired holds", "Fenced", "BelowFloor", "Unknown", "Unavailable"),
 )
@@ -186,6 +190,16 @@ def sweep_cursors_by_an_old_head(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(sweep.Sweep, "delete_old_cursors", lambda self, known, _read: delete(self, known, lambda: known))
 
 
+def shorten_the_history_of_schemas_to_that_of_an_older_writer(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(head, "extend_history", lambda _known, carried, **_: tuple(carried))
+
+
+def name_a_schema_that_was_not_stored(patch: pytest.MonkeyPatch) -> None:
+    elsewhere = Schemas(MemoryStore("memory://elsewhere"), clock=ManualClock())
+    checked = Schemas.save
+    patch.setattr(Schemas, "save", lambda _self, schema: checked(elsewhere, schema))
+
+
 @pytest.mark.parametrize(
     "remove_guard",
     [
@@ -201,6 +215,8 @@ def sweep_cursors_by_an_old_head(patch: pytest.MonkeyPatch) -> None:
         trim_by_a_group_whatever_its_generation,
         raise_the_floor_past_what_is_reachable,
         sweep_cursors_by_an_old_head,
+        shorten_the_history_of_schemas_to_that_of_an_older_writer,
+        name_a_schema_that_was_not_stored,
     ],
 )
 @pytest.mark.timeout(900)

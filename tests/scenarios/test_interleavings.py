@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from kinds import Kind
 
 from forebay.buffer.base import names
 from forebay.buffer.base.errors import Fenced, Trimmed, Unknown
@@ -59,13 +60,16 @@ def nothing() -> None:
 
 
 class Story:
-    """A buffer, its clock, and the hands that do things to it."""
+    """A buffer of either kind, its clock, and the hands that do things to it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, kind: Kind) -> None:
         self.clock = ManualClock()
         self.random = Random(name)
         memory = MemoryStore(f"memory://story-{name}", clock=self.clock)
         self.store = WatchedStore(memory)
+        self.kind = kind
+        kind.begin(self.store)
+        self.schemas = self.queue().read().schemas
 
     @property
     def head(self) -> head.Head:
@@ -77,12 +81,14 @@ class Story:
 
     def upload(self, *, clock: ManualClock | None = None, above: str = names.LOWEST) -> NewBatch:
         location = f"data/{names.mint(clock or self.clock, self.random, above=above)}.batch"
-        self.store.put(location, b"x")
-        return NewBatch(location)
+        return self.kind.upload(self.store, location, [b"x"])
+
+    def append(self, queue: Queue, *batches: NewBatch, number: int | None = None) -> range:
+        return queue.append(batches, number=number, schemas=self.schemas)
 
     def fill(self, count: int) -> list[NewBatch]:
         batches = [self.upload() for _ in range(count)]
-        self.queue().append(batches)
+        self.append(self.queue(), *batches)
         return batches
 
     def consumer(self, group: str | None = None, store: ObjectStore | None = None) -> Consumer:
@@ -99,8 +105,8 @@ class Story:
 
 
 @pytest.fixture
-def story(request: pytest.FixtureRequest) -> Story:
-    return Story(request.node.name)
+def story(request: pytest.FixtureRequest, kind: Kind) -> Story:
+    return Story(request.node.name, kind)
 
 
 # Claims
@@ -159,18 +165,19 @@ def test_ack_that_was_recorded_before_another_claimed_is_not_told_as_one_that_wa
 
 def test_sealer_that_stalls_over_a_sweep_seals_again(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head, "KEPT_LISTINGS", 1)
+    story.consumer()  # makes the manifest, if rows have not made it
     slow_clock = ManualClock(story.clock.now_ms() - 10_000_000)
     # The segment is stored; then, before the append that would list it, a collector raises the floor over its name.
-    stalling = Between(story.store, "replace", 1, lambda: story.collector().collect_once())
+    stalling = Between(story.store, "replace", 2, lambda: story.collector().collect_once())
     sealer = Queue(stalling, clock=slow_clock, random=story.random)
-    sealer.append([story.upload(), story.upload()])
+    story.append(sealer, story.upload(), story.upload())
     stalled = story.upload()
 
-    sealer.append([stalled])
+    story.append(sealer, stalled)
 
     assert story.head.refs == (), "a segment below the floor was listed"
     assert [entry.location for entry in story.head.tail][-1] == stalled.location
-    sealer.append([story.upload()])
+    story.append(sealer, story.upload())
     assert len(story.head.refs) == 1
     story.collector().collect_once()
     assert len(story.queue().descriptors(0, 10)) == 4
@@ -186,8 +193,8 @@ def test_producer_asleep_between_upload_and_append_over_a_sweep_uploads_again(st
     assert asleep.location in story.store.deleted
 
     with pytest.raises(BelowFloor) as refused:
-        story.queue().append([asleep])
-    story.queue().append([story.upload(clock=ManualClock(0), above=refused.value.floor)])
+        story.append(story.queue(), asleep)
+    story.append(story.queue(), story.upload(clock=ManualClock(0), above=refused.value.floor))
 
     assert story.head.next_sequence == 3
 
@@ -220,7 +227,7 @@ def test_append_applied_consumed_trimmed_and_then_found_out_is_there_once(story:
     writer = story.queue(Between(losing, "get", 2, lambda: consume_and_collect(story)))
     batch = story.upload()
 
-    assert writer.append([batch]) == range(1, 2)
+    assert story.append(writer, batch) == range(1, 2)
 
     assert story.head.count == 0, "it was consumed and trimmed before the writer looked"
     assert story.store.listed.count(batch.location) == 1
@@ -246,10 +253,10 @@ def test_writer_forgotten_with_an_append_in_doubt_is_told_that_nobody_knows(
     batch = story.upload()
 
     with pytest.raises(Unknown):
-        writer.append([batch])
+        story.append(writer, batch)
 
     assert story.store.listed.count(batch.location) == 1, "it was applied, and not again"
-    assert writer.append([story.upload()]) == range(4, 5), "the writer does not go on with other batches"
+    assert story.append(writer, story.upload()) == range(4, 5), "the writer does not go on with other batches"
 
 
 def test_restarted_producer_whose_predecessors_append_lands_late_repeats_nothing(story: Story) -> None:
@@ -257,17 +264,17 @@ def test_restarted_producer_whose_predecessors_append_lands_late_repeats_nothing
     late = Between(story.store, "replace", 1, nothing, Fault.LATE)
     predecessor = story.queue(late, writer_id="loader", limits=Limits(max_attempts=1))
     with pytest.raises(Unknown):
-        predecessor.append([story.upload()], number=5)
+        story.append(predecessor, story.upload(), number=5)
     successor = story.queue(writer_id="loader")
     assert successor.resume() == 0
 
     late.land_late_requests()  # calls 1 to 5 are durable now, and the successor would repeat them with call 6
 
     with pytest.raises(Fenced):
-        successor.append([story.upload()], number=6)
+        story.append(successor, story.upload(), number=6)
     again = story.queue(writer_id="loader")
     assert again.resume() == 5
-    again.append([story.upload()], number=6)
+    story.append(again, story.upload(), number=6)
     assert story.head.writers[again.writer_id].number == 6
 
 
@@ -275,12 +282,12 @@ def test_producer_of_a_name_does_not_set_back_the_number_of_a_faster_one(story: 
     faster = story.queue(writer_id="loader")
     # The slower one has read a manifest that does not know the name, and is about to register it.
     slower = story.queue(
-        Between(story.store, "get", 1, lambda: faster.append([story.upload()], number=7)), writer_id="loader"
+        Between(story.store, "get", 1, lambda: story.append(faster, story.upload(), number=7)), writer_id="loader"
     )
     story.fill(1)
 
     with pytest.raises(Fenced):
-        slower.append([story.upload()], number=1)
+        story.append(slower, story.upload(), number=1)
 
     assert story.head.writers[faster.writer_id].number == 7
     assert Producer(story.store, writer_id="loader", clock=story.clock, random=story.random).last_number == 7
@@ -426,7 +433,7 @@ def test_collector_with_a_clock_in_2099_loses_nothing(story: Story) -> None:
 
     assert story.head.first_sequence == 1
     assert [batch.sequence for batch in story.consumer("etl").next_descriptors(5)] == [1, 2]
-    story.queue().append([in_flight])  # the store's time decides, and by that it is young
+    story.append(story.queue(), in_flight)  # the store's time decides, and by that it is young
 
 
 def test_store_with_a_clock_in_2099_only_makes_uploads_in_flight_be_stored_again(story: Story) -> None:
@@ -438,8 +445,8 @@ def test_store_with_a_clock_in_2099_only_makes_uploads_in_flight_be_stored_again
     story.collector().collect_once()  # nothing is listed, so nothing holds the floor back
 
     with pytest.raises(BelowFloor) as refused:
-        story.queue().append([in_flight])
-    story.queue().append([story.upload(clock=uploader_clock, above=refused.value.floor)])
+        story.append(story.queue(), in_flight)
+    story.append(story.queue(), story.upload(clock=uploader_clock, above=refused.value.floor))
 
     assert [batch.sequence for batch in story.consumer().next_descriptors(5)] == [1]
 
@@ -473,7 +480,7 @@ def test_collector_whose_segment_another_has_swept_looks_again(story: Story, mon
     monkeypatch.setattr(head, "FANOUT", 2)
     writer = story.queue()  # one that stays seals what it knows of
     for _ in range(12):
-        writer.append([story.upload()])
+        story.append(writer, story.upload())
     consumer = story.consumer("etl")
     consumer.next_descriptors(12)
     consumer.ack_through(0)  # in the middle of what an index node holds, which has to be read for the trim
