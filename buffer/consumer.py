@@ -326,7 +326,7 @@ class Consumer(BaseConsumer[Found, Batch]):
     def plan(self, ends: Collection[int]) -> None:
         """Record durably where ranges end that are about to be worked on as one, until they are acknowledged.
 
-        Whoever takes over finds them in `planned`, and can do the same ranges again (rfcs/0007).
+        The consumer that takes over finds them in `planned`, and can repeat the same ranges (rfcs/0007).
 
         Raises:
             InvalidInput: one of them was never handed out.

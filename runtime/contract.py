@@ -163,7 +163,7 @@ class SinkPlan:
 
 
 class Sink(Closing, ABC):
-    """Where rows go. Whoever makes a sink closes it, after the runtime has stopped.
+    """Where rows go. The caller that creates a sink closes it, after the runtime has stopped.
 
     All methods are called from threads of the runtime.
     """

@@ -46,7 +46,7 @@ def serve_metrics(port: int, host: str = "127.0.0.1") -> MetricsServer:
 
     Args:
         port: where to listen; 0 takes a free one.
-        host: on which address. Whoever reaches it can read the URLs of buffers and the names of groups.
+        host: the address to listen on. Anyone who can reach it can read the URLs of buffers and the names of groups.
 
     Raises:
         InvalidInput: nothing can listen there, or this process exports its metrics elsewhere already.

@@ -254,7 +254,7 @@ class LinesFile:
         return position + sum(len(line) + 1 for line in self._lines(position, beyond))
 
     def _lines(self, position: int, count: int) -> list[bytes]:
-        """So many lines from a position on, without their ends; the caller knows that they are there."""
+        """Return lines from a position on, without their line ends. The caller knows that they exist."""
         data = bytearray()
         found = 0
         while found < count:

@@ -23,7 +23,7 @@ Lengths: TypeAlias = "array[int]"
 Arrow."""
 
 _FEW: Final = 300
-"""So many numbers are added up in Python before Arrow has begun to."""
+"""Maximum number of values that Python adds up faster than Arrow."""
 
 MAX_ARRAY_BYTES: Final = 2**31 - 1
 """Where the 32-bit offsets of Arrow's `binary` end."""

@@ -53,8 +53,8 @@ _MOST_REGISTRATIONS = 10
 class PlaceConsumed(Unknown):
     """An append in doubt whose place in the queue was consumed meanwhile: it can never be found out if it was applied.
 
-    Only version 1 comes to this. Nothing of it is in the manifest any more. Whoever wants its entries read for certain
-    appends them again, as another object: then they may be read twice.
+    Only version 1 comes to this. Nothing of it is in the manifest any more. A caller that wants its entries read for
+    certain appends them again, as another object: then they may be read twice.
     """
 
 

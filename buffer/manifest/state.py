@@ -69,7 +69,7 @@ def check_no_remains(store: ObjectStore, manifest_path: str) -> None:
         remains = next(iter(store.list(f"{folder}/")), None)
         if remains is None:
             continue
-        # Whoever made the buffer just now wrote the manifest first, so it must be there when its remains are.
+        # A process that creates a buffer writes the manifest first, so it must exist if other objects do.
         if any(found.key == manifest_path for found in store.list(manifest_path)):
             return
         raise Corrupt(

@@ -240,7 +240,7 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
         self._looked_at = now
         added = range(len(self._consumers), self._topic.refresh().partitions)
         if added:
-            # Whoever has taken over meanwhile has claimed them, or will: who is fenced must not take them back.
+            # The consumer that took over has claimed them, or will: a fenced consumer must not take them back.
             # guard: check the first claim before taking new partitions
             self._consumers[0].look(1)
             self._claim(added)

@@ -1,6 +1,6 @@
 """A topic: a folder of buffers, and one record that says how many there are and who reads them (rfcs/0005).
 
-The record is at the place of a buffer's manifest. Whoever dies and whatever is lost on the way: the count never falls,
+The record is at the place of a buffer's manifest. If any process dies or any answer is lost: the count never falls,
 and no group misses anything in a partition that was added after it was made.
 """
 
