@@ -15,7 +15,9 @@ from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.format.parquet import encode_rows
 from forebay.buffer.manifest import Queue
+from forebay.buffer.producer import Producer
 from forebay.buffer.store.base import ObjectStore
+from forebay.buffer.topic import TopicProducer
 from forebay.buffer.write.formats import open_format
 
 
@@ -67,6 +69,11 @@ def kind_in(store: ObjectStore) -> Kind:
     return ROWS if Queue(store).read().schemas else BYTES
 
 
+def values_of(batch: Any) -> list[bytes]:
+    """Return the values of a batch of either kind, in order."""
+    return (BYTES if batch.schema is None else ROWS).read(batch)
+
+
 def append_all(queue: Queue, batches: Sequence[NewBatch], **settings: Any) -> range:
     """Append batches of the kind that the buffer holds, and return their sequences."""
     schemas = Queue(queue.store).read().schemas
@@ -77,3 +84,32 @@ def append_all(queue: Queue, batches: Sequence[NewBatch], **settings: Any) -> ra
 BYTES: Final = Kind("bytes", None)
 ROWS: Final = Kind("rows", pa.schema([pa.field("value", pa.binary(), nullable=False)]))
 KINDS: Final = pytest.mark.parametrize("kind", [BYTES, ROWS], ids=lambda kind: kind.name)
+ONLY_BYTES: Final = pytest.mark.parametrize("kind", [BYTES], ids=lambda kind: kind.name)
+"""For a test that counts bytes of entries, among others that hold for both kinds."""
+
+
+class _OfValues:
+    """A producer that takes values, and writes each as an entry of its buffer's kind. It flushes as often for both."""
+
+    schema: pa.Schema | None
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **{"flush_interval": 0.1, **settings})
+
+    def produce(self, values: Any, *args: Any, **settings: Any) -> Any:
+        return super().produce(self._make(values), *args, **settings)  # type: ignore[misc]  # of what it is mixed into
+
+    def try_produce(self, values: Any, *args: Any, **settings: Any) -> Any:
+        return super().try_produce(self._make(values), *args, **settings)  # type: ignore[misc]
+
+    def _make(self, values: Any) -> Any:
+        kind = BYTES if self.schema is None else ROWS
+        return kind.make_all(values) if isinstance(values, list) else kind.make(values)
+
+
+class ValueProducer(_OfValues, Producer):
+    """A producer of a buffer of either kind."""
+
+
+class ValueTopicProducer(_OfValues, TopicProducer):
+    """A producer of a topic of either kind."""

@@ -1,6 +1,6 @@
 """The two ends of a large backlog, each a process of its own, and what the load tests measure.
 
-python load.py produce|consume URL BATCHES ENTRIES ENTRY_BYTES
+python load.py produce|consume URL bytes|rows BATCHES ENTRIES ENTRY_BYTES
 
 A process writes a line with what it measured, now and then: JSON, to its standard output.
 """
@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for a process of its own
+from kinds import BYTES, ROWS, values_of
 
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.producer import Producer
@@ -61,25 +64,28 @@ def told_by(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
     assert process.wait() == 0
 
 
-def produce(url: str, batches: str, entries: str, entry_bytes: str) -> None:
+def produce(url: str, holds: str, batches: str, entries: str, entry_bytes: str) -> None:
     """Produce batches of large entries that compress well: each has its number, and else one letter."""
     count, size = int(entries), int(entry_bytes)
+    (kind,) = (kind for kind in (BYTES, ROWS) if kind.name == holds)
     with Producer(
         url,
+        schema=kind.schema,
         flush_interval=3600,
         flush_size_bytes=count * size * 2,
         limits=ProducerLimits(buffered_bytes=3 * count * size),
     ) as out:
         for batch in range(int(batches)):
             filler = bytes([97 + batch % 26]) * (size - 16)
-            out.produce(pa.array([b"%016d" % (batch * count + i) + filler for i in range(count)], pa.binary()))
+            values = pa.array([b"%016d" % (batch * count + i) + filler for i in range(count)], pa.binary())
+            out.produce(values if kind is BYTES else pa.table([values], schema=kind.schema))
             out.flush()
             if batch % max(1, int(batches) // 40) == 0:
                 say(done=batch, **usage())
     say(done=int(batches), peak=peak_rss(), **usage())
 
 
-def consume(url: str, batches: str, entries: str, entry_bytes: str) -> None:
+def consume(url: str, _holds: str, batches: str, entries: str, entry_bytes: str) -> None:
     """Read so many batches with workers, a few ahead, and check that every entry is the next one."""
     total, count, size, done = int(batches), int(entries), int(entry_bytes), 0
     tick = threading.Event()
@@ -91,7 +97,7 @@ def consume(url: str, batches: str, entries: str, entry_bytes: str) -> None:
                 tick.wait(0.05)
                 continue
             for batch in workers.map(fetch, descriptors):
-                first, last = batch.entries[0], batch.entries[-1]
+                first, *_, last = values_of(batch)
                 assert (len(batch), len(first)) == (count, size)
                 assert [int(first[:16]), int(last[:16])] == [done * count, (done + 1) * count - 1]
                 done += 1

@@ -11,11 +11,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from kinds import BYTES, ROWS, Kind
 
 from forebay.buffer.base.errors import Fenced, ForebayError
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.format.batch import encode_batch
-from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Manifest, Queue, UnnamedReader
 from forebay.buffer.store import ObjectStore, open_store
 from forebay.buffer.store.memory import MemoryStore
@@ -44,17 +43,28 @@ CONSUMER = textwrap.dedent("""
 """)
 
 
-def fill(store: ObjectStore) -> None:
-    store.put("data/any.batch", encode_batch([b"x"]))
-    Queue(store).append([NewBatch(f"data/{i}.batch") for i in range(BATCHES)])
+PROFILES = pytest.mark.parametrize("profile", ["native", "opendata", "rows"])
+"""Either version of the manifest, and a buffer of rows, which is of version 2."""
+
+
+def fill(store: ObjectStore, profile: str, count: int) -> None:
+    """Make a buffer of a profile, and append batches of one entry each."""
+    kind = begin(store, profile)
+    batches = [kind.upload(store, f"data/{i}.batch", [b"x"]) for i in range(count)]
+    Queue(store).append(batches, schemas=Queue(store).read().schemas)
+
+
+def begin(store: ObjectStore, profile: str) -> Kind:
+    if profile == "opendata":
+        store.create("manifest", Manifest.empty("new").to_bytes())
+    kind = ROWS if profile == "rows" else BYTES
+    kind.begin(store)
+    return kind
 
 
 def check_rivals(url: str, options: dict[str, Any], profile: str = "native") -> None:
     """Four processes open the buffer at once: one stays, and no batch is acknowledged by two of them."""
-    store = open_store(url, options)
-    if profile == "opendata":
-        store.create("manifest", Manifest.empty(url).to_bytes())
-    fill(store)
+    fill(open_store(url, options), profile, BATCHES)
     rivals = [
         subprocess.Popen(
             [sys.executable, "-c", CONSUMER, url, json.dumps(options)],
@@ -90,7 +100,7 @@ def check_rivals(url: str, options: dict[str, Any], profile: str = "native") -> 
     assert Queue(open_store(url, options)).read().acked == len(sequences) - 1
 
 
-@pytest.mark.parametrize("profile", ["native", "opendata"])
+@PROFILES
 def test_one_of_four_processes_survives_on_files(tmp_path: Path, profile: str) -> None:
     for turn in range(2):
         check_rivals(f"file://{tmp_path}/{turn}", {}, profile)
@@ -117,15 +127,11 @@ class Interrupted(FaultyStore):
         return super().next_fault(kind)
 
 
-@pytest.mark.parametrize("profile", ["native", "opendata"])
+@PROFILES
 def test_takeover_at_any_store_call_stops_the_old_owner_which_changes_nothing_more(profile: str) -> None:
     for at in range(100):
         inner = MemoryStore(f"memory://takeover-{profile}-{at}")
-        if profile == "opendata":
-            inner.create("manifest", Manifest.empty("new").to_bytes())
-        for i in range(6):
-            inner.put(f"data/{i}.batch", encode_batch([b"x"]))
-        Queue(inner).append([NewBatch(f"data/{i}.batch") for i in range(6)])
+        fill(inner, profile, 6)
         store = Interrupted(inner)
         store.at, store.taken_over = at, None
 
@@ -152,12 +158,11 @@ def test_takeover_at_any_store_call_stops_the_old_owner_which_changes_nothing_mo
     pytest.fail("the schedule has more than 100 calls")
 
 
-@pytest.mark.parametrize("profile", ["native", "opendata"])
+@PROFILES
 def test_claims_through_faults_never_give_two_owners_one_epoch(profile: str) -> None:
     for seed in range(150):
         inner = MemoryStore(f"memory://claims-{profile}-{seed}")
-        if profile == "opendata":
-            inner.create("manifest", Manifest.empty("new").to_bytes())
+        begin(inner, profile)
         random = Random(seed)
         owned: list[int] = []
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from evolving import read_rows
+from kinds import Kind
 from load import quarters, start, told_by, usage
 from storm import Nursery, pause
 from storm_child import Part, entries_of, read_ledger
@@ -43,16 +45,16 @@ def say(capsys: pytest.CaptureFixture[str]) -> Say:
     return show
 
 
-@pytest.mark.parametrize("buffers", [1, 8])
+@pytest.mark.parametrize(("buffers", "rows"), [(1, False), (8, False), (1, True)])
 @pytest.mark.parametrize(("producers", "calls"), [(8, 6), pytest.param(64, 40, marks=LONG)])
 def test_many_producer_processes_are_all_served_and_each_entry_is_there_once(
-    tmp_path: Path, producers: int, calls: int, buffers: int, say: Say
+    tmp_path: Path, producers: int, calls: int, *, buffers: int, rows: bool, say: Say
 ) -> None:
     nursery = Nursery()
     try:
         parts = [
-            Part("producer", f"p{number}", 0, f"file://{tmp_path}/buffer-{number % buffers}", str(tmp_path), number)
-            for number in range(producers)
+            Part("producer", f"p{n}", 0, f"file://{tmp_path}/buffer-{n % buffers}", str(tmp_path), n, rows=rows)
+            for n in range(producers)
         ]
         processes = [nursery.start(part) for part in parts]
         while min(durable(part) for part in parts) < calls:
@@ -66,7 +68,7 @@ def test_many_producer_processes_are_all_served_and_each_entry_is_there_once(
     for number in range(buffers):
         for batch in read_range(f"file://{tmp_path}/buffer-{number}"):
             batches += 1
-            found.update(batch.entries)
+            found.update(read_rows(batch) if rows else batch.entries)
     expected = [
         entry
         for part in parts
@@ -90,18 +92,18 @@ def durable(part: Part) -> int:
     ("batches", "entries", "size"), [(24, 32, 16 << 10), pytest.param(800, 1311, 50 << 10, marks=LONG)]
 )
 def test_backlog_is_consumed_while_it_grows_within_flat_memory(
-    tmp_path: Path, batches: int, entries: int, size: int, say: Say
+    tmp_path: Path, batches: int, entries: int, size: int, *, kind: Kind, say: Say
 ) -> None:
     """The reader begins when half of it is there."""
     url = f"file://{tmp_path}/buffer"
-    producer = start("produce", url, batches, entries, size)
+    producer = start("produce", url, kind.name, batches, entries, size)
     written, read = [], []
     told = told_by(producer)
     for line in told:
         written.append(line)
         if line["done"] >= batches // 2:
             break
-    consumer = start("consume", url, batches, entries, size)
+    consumer = start("consume", url, kind.name, batches, entries, size)
     try:
         written += told
         read += told_by(consumer)
@@ -137,31 +139,31 @@ class Counted(FaultyStore):
 
 @pytest.mark.parametrize("ticks", [300, pytest.param(6000, marks=LONG)])
 def test_ten_groups_at_their_own_speeds_see_everything_once_and_ask_for_no_more_as_they_fall_behind(
-    ticks: int, say: Say
+    ticks: int, kind: Kind, say: Say
 ) -> None:
     """Group n reads at every n-th tick; in between, a collector takes what the slowest has read."""
     clock = ManualClock()
-    store = MemoryStore(f"memory://load-groups-{ticks}", clock=clock)
+    store = MemoryStore(f"memory://load-groups-{kind.name}-{ticks}", clock=clock)
     ways = [Counted(store) for _ in range(10)]
     groups = [Consumer(way, group=f"every-{pace}", clock=clock) for pace, way in enumerate(ways, 1)]
     seen = [0] * len(groups)
     requests: list[list[int]] = [[] for _ in groups]
     collector = Collector(store, grace=5, clock=clock)
-    with Producer(store, clock=clock, flush_interval=3600) as producer:
+    with Producer(store, schema=kind.schema, clock=clock, flush_interval=3600) as producer:
         for tick in range(ticks):
-            producer.produce(b"%d" % tick)
+            producer.produce(kind.make(b"%d" % tick))
             producer.flush().wait()
             clock.advance(1)
             for pace, (way, group) in enumerate(zip(ways, groups, strict=True), 1):
                 if tick % pace == 0:
                     before = way.total
-                    seen[pace - 1] = read_one(group, seen[pace - 1])
+                    seen[pace - 1] = read_one(group, seen[pace - 1], kind)
                     requests[pace - 1].append(way.total - before)
             if tick % 50 == 49:
                 collector.collect_once()
     for number, group in enumerate(groups):
         while seen[number] < ticks:
-            seen[number] = read_one(group, seen[number])
+            seen[number] = read_one(group, seen[number], kind)
     flat = [quarters(counts) for counts in requests]
     for pace, (first, last) in enumerate(flat, 1):
         assert last <= 1.3 * first + 0.5, f"group {pace}: {first:.2f} requests a batch at first, {last:.2f} at last"
@@ -173,30 +175,30 @@ def test_ten_groups_at_their_own_speeds_see_everything_once_and_ask_for_no_more_
     )
 
 
-def read_one(group: Consumer, expected: int) -> int:
+def read_one(group: Consumer, expected: int, kind: Kind) -> int:
     batch = group.next_batch()
     assert batch is not None
-    assert (batch.sequence, batch.entries) == (expected, [b"%d" % expected])
+    assert (batch.sequence, kind.read(batch)) == (expected, [b"%d" % expected])
     group.ack_through(batch.sequence)
     return expected + 1
 
 
 @pytest.mark.parametrize("appends", [1200, pytest.param(86_400, marks=LONG)])
-def test_a_day_of_appends_leaves_memory_files_threads_and_requests_flat(appends: int, say: Say) -> None:
+def test_a_day_of_appends_leaves_memory_files_threads_and_requests_flat(appends: int, kind: Kind, say: Say) -> None:
     """One append a second on a clock that runs ahead; a reader that looks every ten, a collector every five minutes."""
     clock = ManualClock()
-    store = MemoryStore(f"memory://load-day-{appends}", clock=clock)
+    store = MemoryStore(f"memory://load-day-{kind.name}-{appends}", clock=clock)
     way = Counted(store)
     samples: list[dict[str, float]] = []
     every = max(1, appends // 40)
     before = way.total
     with (
-        Producer(way, clock=clock, flush_interval=3600) as producer,
+        Producer(way, schema=kind.schema, clock=clock, flush_interval=3600) as producer,
         Consumer(way, group="etl", clock=clock) as consumer,
     ):
         collector = Collector(way, grace=60, clock=clock)
         for number in range(1, appends + 1):
-            producer.produce(b"%d" % number, b"svc=web")
+            producer.produce(kind.make(b"%d" % number), b"svc=web")
             producer.flush().wait()
             clock.advance(1)
             if number % 10 == 0:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
+from kinds import Kind
 from patience import PATIENCE
 
 from forebay.buffer.groups import Groups, GroupState
@@ -72,7 +73,8 @@ def replica(job: Path) -> Iterator[Replica]:
 class Scene:
     """A buffer, a job that lands it in Parquet, and what was produced."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kind: Kind) -> None:
+        self._kind = kind
         self.url = f"file://{folder}/clicks"
         self.job = folder / "job.toml"
         self.job.write_text(
@@ -84,10 +86,10 @@ class Scene:
         self.produced: list[bytes] = []
 
     def produce(self, batches: int) -> None:
-        with Producer(self.url) as producer:
+        with Producer(self.url, schema=self._kind.schema) as producer:
             for _ in range(batches):
                 entries = [b"%06d" % number for number in range(len(self.produced), len(self.produced) + 10)]
-                producer.produce(entries)
+                producer.produce(self._kind.make_all(entries))
                 producer.flush().wait()
                 self.produced += entries
 
@@ -107,8 +109,8 @@ class Scene:
         return sorted(found)
 
 
-def test_of_two_replicas_one_reads_until_it_is_killed_and_the_other_finishes(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
+def test_of_two_replicas_one_reads_until_it_is_killed_and_the_other_finishes(tmp_path: Path, kind: Kind) -> None:
+    scene = Scene(tmp_path, kind)
     scene.produce(20)
     with ExitStack() as replicas:
         first = replicas.enter_context(replica(scene.job))
@@ -148,8 +150,8 @@ def test_of_two_replicas_one_reads_until_it_is_killed_and_the_other_finishes(tmp
     assert not scene.group().alive
 
 
-def test_standby_ends_at_once_on_a_signal_and_leaves_the_owner_alone(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
+def test_standby_ends_at_once_on_a_signal_and_leaves_the_owner_alone(tmp_path: Path, kind: Kind) -> None:
+    scene = Scene(tmp_path, kind)
     scene.produce(5)
     with ExitStack() as replicas:
         first = replicas.enter_context(replica(scene.job))
@@ -165,8 +167,8 @@ def test_standby_ends_at_once_on_a_signal_and_leaves_the_owner_alone(tmp_path: P
         assert scene.group().epoch == 1
 
 
-def test_standby_takes_over_as_soon_as_the_owner_has_stopped(tmp_path: Path) -> None:
-    scene = Scene(tmp_path)
+def test_standby_takes_over_as_soon_as_the_owner_has_stopped(tmp_path: Path, kind: Kind) -> None:
+    scene = Scene(tmp_path, kind)
     scene.produce(5)
     with ExitStack() as replicas:
         first = replicas.enter_context(replica(scene.job))

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from kinds import Kind, ValueTopicProducer, values_of
 
 from forebay.buffer import buffers_at
 from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound, NotReady, Unsupported
@@ -54,10 +55,10 @@ def test_topic_is_a_folder_of_buffers_and_a_record(store: MemoryStore) -> None:
     assert len(ids) == 3, "each partition is a buffer of its own"
 
 
-def test_creating_it_again_with_as_many_partitions_changes_nothing(store: MemoryStore) -> None:
-    create_topic(store, 3)
+def test_creating_it_again_with_as_many_partitions_changes_nothing(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 3, schema=kind.schema)
     before = store.get("manifest")
-    assert create_topic(store, 3).partitions == 3
+    assert create_topic(store, 3, schema=kind.schema).partitions == 3
     assert store.get("manifest") == before
 
 
@@ -89,8 +90,8 @@ def test_buffer_is_not_made_into_a_topic(store: MemoryStore, profile: str) -> No
     assert store.get("manifest") == before
 
 
-def test_topic_is_not_made_into_a_buffer(store: MemoryStore) -> None:
-    create_topic(store, 2)
+def test_topic_is_not_made_into_a_buffer(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 2, schema=kind.schema)
     before = keys_of(store)
     for profile in ("native", "opendata"):
         with pytest.raises(InvalidInput, match=r"is a topic of 2 partitions.*TopicProducer.*/p-00000"):
@@ -115,11 +116,11 @@ def test_producer_that_opened_before_the_topic_was_made_cannot_put_a_manifest_be
     assert Topic(store).partitions == 2
 
 
-def test_partitions_without_their_record_are_corrupt_not_empty(store: MemoryStore) -> None:
-    create_topic(store, 2)
+def test_partitions_without_their_record_are_corrupt_not_empty(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 2, schema=kind.schema)
     store.delete(["manifest"])
     with pytest.raises(Corrupt, match=r"manifest is missing, but p-00000/manifest is there"):
-        create_topic(store, 2)
+        create_topic(store, 2, schema=kind.schema)
     with pytest.raises(Corrupt, match=r"manifest is missing, but p-00000/manifest is there"):
         Producer(store)
 
@@ -146,16 +147,16 @@ def test_record_that_needs_a_later_release_is_unsupported(store: MemoryStore) ->
         Topic(store)
 
 
-def test_damaged_record_is_corrupt(store: MemoryStore) -> None:
+def test_damaged_record_is_corrupt(store: MemoryStore, kind: Kind) -> None:
     clock = ManualClock()
-    create_topic(store, 2)
+    create_topic(store, 2, schema=kind.schema)
     whole = bytes(store.get("manifest").data)
     for position in range(len(whole)):
         store.put("manifest", whole[:position] + bytes([whole[position] ^ 0x55]) + whole[position + 1 :])
         with pytest.raises(Corrupt, match="manifest"):
             Topic(store, clock=clock)
         with pytest.raises(Corrupt, match="manifest"):
-            create_topic(store, 2, clock=clock)
+            create_topic(store, 2, schema=kind.schema, clock=clock)
     store.put("manifest", TopicRecord("t", partitions=-1).to_bytes())
     with pytest.raises(Corrupt, match="-1 partitions"):
         Topic(store)
@@ -190,8 +191,8 @@ def test_record_with_schemas_is_written_and_read_as_it_always_was(store: MemoryS
 # Adding partitions
 
 
-def test_added_partitions_have_every_group_at_their_start(store: MemoryStore) -> None:
-    create_topic(store, 2)
+def test_added_partitions_have_every_group_at_their_start(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 2, schema=kind.schema)
     for group, start in (("all", "earliest"), ("new", "latest"), ("past", datetime(2020, 1, 1, tzinfo=UTC))):
         TopicConsumer(store, group=group, from_=start).close()
     add_partitions(store, 4)
@@ -202,8 +203,10 @@ def test_added_partitions_have_every_group_at_their_start(store: MemoryStore) ->
     assert Topic(store).record.groups == {"all": "earliest", "new": "latest", "past": "2020-01-01T00:00:00+00:00"}
 
 
-def test_adding_partitions_says_how_many_keys_move(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
-    create_topic(store, 4)
+def test_adding_partitions_says_how_many_keys_move(
+    store: MemoryStore, kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    create_topic(store, 4, schema=kind.schema)
     with caplog.at_level(logging.WARNING, logger="forebay.topic"):
         growth = add_partitions(store, 5)
     assert (growth.before, growth.after) == (4, 5)
@@ -211,8 +214,10 @@ def test_adding_partitions_says_how_many_keys_move(store: MemoryStore, caplog: p
     assert "20 % of the keys have moved" in caplog.text
 
 
-def test_adding_as_many_as_there_are_changes_nothing(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
-    create_topic(store, 4)
+def test_adding_as_many_as_there_are_changes_nothing(
+    store: MemoryStore, kind: Kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    create_topic(store, 4, schema=kind.schema)
     before = store.get("manifest")
     growth = add_partitions(store, 4)
     assert (growth.before, growth.after, growth.moved_share) == (4, 4, 0)
@@ -220,8 +225,8 @@ def test_adding_as_many_as_there_are_changes_nothing(store: MemoryStore, caplog:
     assert "moved" not in caplog.text
 
 
-def test_partitions_are_never_removed(store: MemoryStore) -> None:
-    create_topic(store, 4)
+def test_partitions_are_never_removed(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 4, schema=kind.schema)
     with pytest.raises(InvalidInput, match=r"has 4 partitions, and 3 are fewer"):
         add_partitions(store, 3)
     assert Topic(store).partitions == 4
@@ -230,9 +235,9 @@ def test_partitions_are_never_removed(store: MemoryStore) -> None:
 # Groups
 
 
-def test_group_of_a_topic_is_listed_with_its_place_in_each_partition(store: MemoryStore) -> None:
-    create_topic(store, 2)
-    with TopicProducer(store) as producer:
+def test_group_of_a_topic_is_listed_with_its_place_in_each_partition(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 2, schema=kind.schema)
+    with ValueTopicProducer(store) as producer:
         for number in range(8):
             producer.produce(b"x", key=bytes([number]))
             producer.flush().result()
@@ -248,9 +253,9 @@ def test_group_of_a_topic_is_listed_with_its_place_in_each_partition(store: Memo
     assert not TopicGroups(store).describe("etl").alive
 
 
-def test_reset_group_reads_every_partition_again(store: MemoryStore) -> None:
-    create_topic(store, 2)
-    with TopicProducer(store) as producer:
+def test_reset_group_reads_every_partition_again(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 2, schema=kind.schema)
+    with ValueTopicProducer(store) as producer:
         for number in range(8):
             producer.produce(bytes([number]), key=bytes([number]))
     with TopicConsumer(store, group="etl") as consumer:
@@ -262,11 +267,11 @@ def test_reset_group_reads_every_partition_again(store: MemoryStore) -> None:
         TopicGroups(store).reset("etl", 0)  # type: ignore[arg-type]  # what a caller might try
     assert TopicGroups(store).reset("etl", "earliest").waiting == 2
     with TopicConsumer(store, group="etl") as consumer:
-        assert sorted(entry for _, batch in consumer for entry in batch.entries) == [bytes([n]) for n in range(8)]
+        assert sorted(value for _, batch in consumer for value in values_of(batch)) == [bytes([n]) for n in range(8)]
 
 
-def test_deleted_group_is_gone_everywhere_and_comes_into_no_new_partition(store: MemoryStore) -> None:
-    create_topic(store, 2)
+def test_deleted_group_is_gone_everywhere_and_comes_into_no_new_partition(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 2, schema=kind.schema)
     TopicConsumer(store, group="etl").close()
     groups = TopicGroups(store)
     groups.delete("etl")
@@ -278,8 +283,8 @@ def test_deleted_group_is_gone_everywhere_and_comes_into_no_new_partition(store:
         assert Groups(buffer).list() == []
 
 
-def test_group_is_deleted_in_partitions_that_are_not_counted_yet(store: MemoryStore) -> None:
-    topic = create_topic(store, 2)
+def test_group_is_deleted_in_partitions_that_are_not_counted_yet(store: MemoryStore, kind: Kind) -> None:
+    topic = create_topic(store, 2, schema=kind.schema)
     TopicConsumer(store, group="etl").close()
     # Somebody prepared a third partition and died.
     Consumer(topic.partition(2), group="etl").close()
@@ -287,8 +292,8 @@ def test_group_is_deleted_in_partitions_that_are_not_counted_yet(store: MemorySt
     assert Groups(topic.partition(2)).list() == []
 
 
-def test_group_that_is_being_read_is_not_deleted_without_force(store: MemoryStore) -> None:
-    create_topic(store, 2)
+def test_group_that_is_being_read_is_not_deleted_without_force(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 2, schema=kind.schema)
     with TopicConsumer(store, group="etl"):
         with pytest.raises(InvalidInput, match="a consumer has group etl"):
             TopicGroups(store).delete("etl")

@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from threading import Thread
 
 import pytest
+from kinds import Kind, ValueProducer, ValueTopicProducer, values_of
 from patience import PATIENCE
 
 from forebay.buffer.base.errors import Closed, Fenced, InvalidInput, NotFound, Timeout, Trimmed, Unavailable
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Head, Queue
-from forebay.buffer.producer import Producer
 from forebay.buffer.store import StoredObject
 from forebay.buffer.store.base import Data, Outcome
 from forebay.buffer.store.folder import FolderStore
@@ -26,7 +26,6 @@ from forebay.buffer.topic import (
     Topic,
     TopicConsumer,
     TopicGroups,
-    TopicProducer,
     add_partitions,
     create_topic,
 )
@@ -35,9 +34,9 @@ from forebay.testing import Fault, FaultyStore, ManualClock
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest) -> MemoryStore:
+def store(request: pytest.FixtureRequest, kind: Kind) -> MemoryStore:
     store = MemoryStore(f"memory://{request.node.name}/topic")
-    create_topic(store, 3)
+    create_topic(store, 3, schema=kind.schema)
     return store
 
 
@@ -45,7 +44,7 @@ def fill(store: MemoryStore, batches: dict[int, int], clock: ManualClock | None 
     """Give each partition so many batches of one entry that says where it is."""
     topic = Topic(store)
     for number, count in batches.items():
-        with Producer(topic.partition(number), flush_interval=1000, clock=clock) as producer:
+        with ValueProducer(topic.partition(number), flush_interval=1000, clock=clock) as producer:
             for place in range(count):
                 producer.produce(b"%d/%d" % (number, place))
                 producer.flush().result()
@@ -56,7 +55,7 @@ def places(found: list[PartitionDescriptor]) -> list[tuple[int, int]]:
 
 
 def read_all(consumer: TopicConsumer) -> list[bytes]:
-    return [entry for _, batch in consumer for entry in batch.entries]
+    return [value for _, batch in consumer for value in values_of(batch)]
 
 
 # Reading
@@ -78,7 +77,7 @@ def test_batch_comes_with_its_partition_and_entries(store: MemoryStore) -> None:
     fill(store, {1: 1})
     found = TopicConsumer(store).next_batch()
     assert found is not None
-    assert (found.partition, found.batch.sequence, list(found.batch.entries)) == (1, 0, [b"1/0"])
+    assert (found.partition, found.batch.sequence, values_of(found.batch)) == (1, 0, [b"1/0"])
 
 
 def test_descriptors_are_shared_out_evenly(store: MemoryStore) -> None:
@@ -120,7 +119,7 @@ def test_descriptor_is_fetched_anywhere(store: MemoryStore) -> None:
     consumer = TopicConsumer(store)
     fetcher = pickle.loads(pickle.dumps(consumer.fetch_handle()))
     found = pickle.loads(pickle.dumps(consumer.next_descriptors(10)))
-    assert sorted((p, list(batch.entries)) for p, batch in map(fetcher.fetch, found)) == [(0, [b"0/0"]), (2, [b"2/0"])]
+    assert sorted((p, values_of(batch)) for p, batch in map(fetcher.fetch, found)) == [(0, [b"0/0"]), (2, [b"2/0"])]
     assert len(fetcher.fetch_raw(found[0])) > 0
 
 
@@ -175,7 +174,7 @@ def test_iteration_waits_for_more(store: MemoryStore) -> None:
 
     def read() -> None:
         for _, batch in consumer.batches(wait=True):
-            found.extend(batch.entries)
+            found.extend(values_of(batch))
             if len(found) == 2:
                 consumer.close()
 
@@ -203,7 +202,7 @@ def test_topic_can_be_read_by_a_coroutine(store: MemoryStore) -> None:
     fill(store, {0: 2, 1: 1})
 
     async def main() -> list[bytes]:
-        return [entry async for _, batch in TopicConsumer(store) for entry in batch.entries]
+        return [value async for _, batch in TopicConsumer(store) for value in values_of(batch)]
 
     assert sorted(asyncio.run(main())) == [b"0/0", b"0/1", b"1/0"]
 
@@ -546,13 +545,13 @@ def test_partition_that_is_claimed_while_the_consumer_closes_is_let_go(store: Me
 
 
 def test_entries_come_through_a_topic_from_end_to_end(store: MemoryStore) -> None:
-    with TopicProducer(store, flush_size_bytes=100) as producer:
+    with ValueTopicProducer(store, flush_size_bytes=100) as producer:
         for number in range(200):
             producer.produce(b"%03d" % number, key=b"%d" % (number % 7))
     with TopicConsumer(store, group="etl") as consumer:
         found = []
         for partition, batch in consumer:
-            found += batch.entries
+            found += values_of(batch)
             consumer.ack_through(partition, batch.sequence)
         assert consumer.lag().batches == 0
     assert sorted(found) == [b"%03d" % number for number in range(200)]

@@ -14,6 +14,7 @@ from random import Random
 from threading import Event, Thread
 
 import pytest
+from kinds import BYTES, ONLY_BYTES, ROWS, Kind, ValueTopicProducer, values_of
 from patience import PATIENCE
 
 from forebay.buffer.base.errors import Backpressure, Closed, InvalidInput, Timeout, Unavailable
@@ -21,7 +22,7 @@ from forebay.buffer.consumer import Consumer
 from forebay.buffer.coordinator import Durability, FlushFailed
 from forebay.buffer.store.base import Data, StoredObject
 from forebay.buffer.store.memory import MemoryStore
-from forebay.buffer.topic import Topic, TopicConsumer, TopicProducer, add_partitions, create_topic, partition_for
+from forebay.buffer.topic import Topic, TopicConsumer, add_partitions, create_topic, partition_for
 from forebay.buffer.topic.topic import LOOK_SECONDS
 from forebay.buffer.write.settings import ProducerLimits
 from forebay.testing import Fault, FaultyStore, ManualClock
@@ -30,9 +31,9 @@ LONG = 10_000.0
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest) -> MemoryStore:
+def store(request: pytest.FixtureRequest, kind: Kind) -> MemoryStore:
     store = MemoryStore(f"memory://{request.node.name}/topic")
-    create_topic(store, 4)
+    create_topic(store, 4, schema=kind.schema)
     return store
 
 
@@ -44,7 +45,7 @@ def clock() -> ManualClock:
 def entries_by_partition(store: MemoryStore) -> dict[int, list[bytes]]:
     topic = Topic(store)
     return {
-        number: [entry for batch in Consumer(topic.partition(number)) for entry in batch.entries]
+        number: [value for batch in Consumer(topic.partition(number)) for value in values_of(batch)]
         for number in range(topic.partitions)
     }
 
@@ -62,7 +63,7 @@ def key_for(partition: int, partitions: int = 4) -> bytes:
 
 def test_calls_of_one_key_are_read_in_the_order_produced(store: MemoryStore) -> None:
     keys = [f"customer-{number}".encode() for number in range(10)]
-    with TopicProducer(store, flush_size_bytes=200) as producer:
+    with ValueTopicProducer(store, flush_size_bytes=200) as producer:
         for number in range(300):
             producer.produce(b"%s %03d" % (keys[number % 10], number), key=keys[number % 10])
     found = entries_by_partition(store)
@@ -107,7 +108,7 @@ def test_key_goes_to_the_same_partition_from_every_process(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("key", ["text", 7])
 def test_key_that_is_not_bytes_is_refused(store: MemoryStore, key: object) -> None:
-    with TopicProducer(store) as producer, pytest.raises(InvalidInput, match="a key must be bytes"):
+    with ValueTopicProducer(store) as producer, pytest.raises(InvalidInput, match="a key must be bytes"):
         producer.produce(b"x", key=key)  # type: ignore[arg-type]  # what a caller might try
     assert used(store) == []
 
@@ -115,8 +116,9 @@ def test_key_that_is_not_bytes_is_refused(store: MemoryStore, key: object) -> No
 # In turns
 
 
+@ONLY_BYTES
 def test_calls_without_a_key_stay_in_one_partition_until_a_batch_is_due(store: MemoryStore, clock: ManualClock) -> None:
-    with TopicProducer(store, flush_interval=LONG, flush_size_bytes=1000, clock=clock) as producer:
+    with ValueTopicProducer(store, flush_interval=LONG, flush_size_bytes=1000, clock=clock) as producer:
         for _ in range(10):
             producer.produce(bytes(96))  # a hundred bytes in a batch
         first = producer.flush()
@@ -126,15 +128,16 @@ def test_calls_without_a_key_stay_in_one_partition_until_a_batch_is_due(store: M
     assert sorted(batches) == [0, 0, 0, 1]
 
 
+@ONLY_BYTES
 def test_next_partition_takes_its_turn_when_a_batch_is_full(store: MemoryStore, clock: ManualClock) -> None:
-    with TopicProducer(store, flush_interval=LONG, flush_size_bytes=1000, clock=clock) as producer:
+    with ValueTopicProducer(store, flush_interval=LONG, flush_size_bytes=1000, clock=clock) as producer:
         for _ in range(40):
             producer.produce(bytes(96))
     assert {len(entries) for entries in entries_by_partition(store).values()} == {10}
 
 
 def test_next_partition_takes_its_turn_with_every_flush_interval(store: MemoryStore, clock: ManualClock) -> None:
-    with TopicProducer(store, flush_interval=1.0, clock=clock) as producer:
+    with ValueTopicProducer(store, flush_interval=1.0, clock=clock) as producer:
         for _ in range(4):
             producer.produce(b"a")
             producer.produce(b"b")
@@ -143,7 +146,7 @@ def test_next_partition_takes_its_turn_with_every_flush_interval(store: MemorySt
 
 
 def test_next_partition_takes_its_turn_after_a_flush(store: MemoryStore, clock: ManualClock) -> None:
-    with TopicProducer(store, flush_interval=LONG, clock=clock) as producer:
+    with ValueTopicProducer(store, flush_interval=LONG, clock=clock) as producer:
         for _ in range(4):
             producer.produce(b"a")
             producer.flush()
@@ -152,7 +155,7 @@ def test_next_partition_takes_its_turn_after_a_flush(store: MemoryStore, clock: 
 
 def test_producers_begin_at_different_partitions(store: MemoryStore) -> None:
     for seed in range(20):
-        with TopicProducer(store, random=Random(seed)) as producer:
+        with ValueTopicProducer(store, random=Random(seed)) as producer:
             producer.produce(b"a")
     assert len(used(store)) == 4
 
@@ -161,14 +164,14 @@ def test_producers_begin_at_different_partitions(store: MemoryStore) -> None:
 
 
 def test_handle_is_done_once_the_entries_are_durable(store: MemoryStore) -> None:
-    with TopicProducer(store) as producer:
+    with ValueTopicProducer(store) as producer:
         producer.produce([b"a", b"b"], b"svc", key=b"k").result()
-        found = [(list(b.entries), b.metadata[0].payload) for _, b in TopicConsumer(store)]
+        found = [(values_of(b), b.metadata[0].payload) for _, b in TopicConsumer(store)]
         assert found == [([b"a", b"b"], b"svc")]
 
 
 def test_flush_makes_every_partition_durable(store: MemoryStore, clock: ManualClock) -> None:
-    with TopicProducer(store, flush_interval=LONG, clock=clock) as producer:
+    with ValueTopicProducer(store, flush_interval=LONG, clock=clock) as producer:
         handles = [producer.produce(b"x", key=key_for(number)) for number in range(4)]
         flush = producer.flush()
         flush.wait(Durability.DURABLE, timeout=PATIENCE)
@@ -179,7 +182,7 @@ def test_flush_makes_every_partition_durable(store: MemoryStore, clock: ManualCl
 
 def test_flush_and_handles_can_be_awaited(store: MemoryStore) -> None:
     async def main() -> None:
-        async with TopicProducer(store, flush_interval=LONG) as producer:
+        async with ValueTopicProducer(store, flush_interval=LONG) as producer:
             handles = [producer.produce(b"x", key=key_for(number)) for number in range(4)]
             await producer.flush()
             for handle in handles:
@@ -191,7 +194,7 @@ def test_flush_and_handles_can_be_awaited(store: MemoryStore) -> None:
 
 def test_flush_that_is_not_done_in_time_times_out(store: MemoryStore) -> None:
     faulty = FaultyStore(store, {0: Fault.STALL}, only={"put"})
-    producer = TopicProducer(faulty, flush_interval=LONG)
+    producer = ValueTopicProducer(faulty, flush_interval=LONG)
     producer.produce(b"x")
     with pytest.raises(Timeout):
         producer.flush().result(timeout=0)
@@ -200,7 +203,7 @@ def test_flush_that_is_not_done_in_time_times_out(store: MemoryStore) -> None:
 
 
 def test_close_makes_all_durable_and_refuses_what_comes_after(store: MemoryStore, clock: ManualClock) -> None:
-    producer = TopicProducer(store, flush_interval=LONG, clock=clock)
+    producer = ValueTopicProducer(store, flush_interval=LONG, clock=clock)
     for number in range(3):
         producer.produce(b"x", key=key_for(number))
     producer.close()
@@ -216,7 +219,7 @@ def test_close_makes_all_durable_and_refuses_what_comes_after(store: MemoryStore
 def test_batch_that_fails_fails_its_own_handles_and_the_close(store: MemoryStore, clock: ManualClock) -> None:
     faulty = FaultyStore(store, dict.fromkeys(range(10**4), Fault.FAIL), only={"put"})
     way = FaultyStore(faulty)
-    producer = TopicProducer(way, flush_interval=LONG, clock=clock)
+    producer = ValueTopicProducer(way, flush_interval=LONG, clock=clock)
     lost = producer.produce(b"x", key=key_for(0))
     with pytest.raises(Unavailable):
         producer.flush().wait()
@@ -241,7 +244,7 @@ def test_close_tells_what_could_not_be_stored(store: MemoryStore, clock: ManualC
             assert failed.wait(timeout=PATIENCE)
             return super().put(key, data)
 
-    producer = TopicProducer(Troubled(store.url), flush_interval=LONG, clock=clock)
+    producer = ValueTopicProducer(Troubled(store.url), flush_interval=LONG, clock=clock)
     producer.produce(b"x", key=key_for(0))
     producer.produce(b"x", key=key_for(1)).add_done_callback(lambda _: failed.set())
     with pytest.raises(Unavailable, match="out of order"):
@@ -253,45 +256,52 @@ def test_close_tells_what_could_not_be_stored(store: MemoryStore, clock: ManualC
 # One bound on memory
 
 
+Full = tuple[ValueTopicProducer, FaultyStore]
+OVERHEAD = {BYTES: 45, ROWS: 264}
+"""Bytes that a call of one entry counts for, beyond the length of its value."""
+
+
 @pytest.fixture
-def full(store: MemoryStore, clock: ManualClock) -> Iterator[tuple[TopicProducer, FaultyStore]]:
-    """A producer whose partition 0 holds 900 of 1,000 bytes and cannot get rid of them."""
+def full(store: MemoryStore, clock: ManualClock, kind: Kind) -> Iterator[Full]:
+    """A producer whose partition 0 holds 9,000 of 10,000 bytes and cannot get rid of them."""
     faulty = FaultyStore(store, {0: Fault.STALL}, only={"put"})
-    producer = TopicProducer(faulty, flush_interval=LONG, limits=ProducerLimits(buffered_bytes=1000), clock=clock)
-    producer.produce(bytes(900 - 45), key=key_for(0))
+    producer = ValueTopicProducer(
+        faulty, flush_interval=LONG, limits=ProducerLimits(buffered_bytes=10_000), clock=clock
+    )
+    producer.produce(bytes(9_000 - OVERHEAD[kind]), key=key_for(0))
     yield producer, faulty
     faulty.release()
     producer.close()
 
 
-def test_bytes_of_all_partitions_count_together(full: tuple[TopicProducer, FaultyStore]) -> None:
+def test_bytes_of_all_partitions_count_together(full: Full, kind: Kind) -> None:
     producer, _ = full
-    assert producer.buffered_bytes == 900
-    producer.try_produce(bytes(10), key=key_for(1))
-    with pytest.raises(Backpressure, match="955 of 1000 bytes are held") as refused:
-        producer.try_produce(bytes(50), key=key_for(2))
-    assert refused.value.write == bytes(50)
+    assert producer.buffered_bytes == 9_000
+    producer.try_produce(bytes(400 - OVERHEAD[kind]), key=key_for(1))
+    with pytest.raises(Backpressure, match="9400 of 10000 bytes are held") as refused:
+        producer.try_produce(bytes(601 - OVERHEAD[kind]), key=key_for(2))
+    assert refused.value.write == kind.make(bytes(601 - OVERHEAD[kind]))
 
 
-def test_produce_waits_for_room_no_longer_than_asked(full: tuple[TopicProducer, FaultyStore]) -> None:
+def test_produce_waits_for_room_no_longer_than_asked(full: Full, kind: Kind) -> None:
     producer, _ = full
     with pytest.raises(Timeout) as refused:
-        producer.produce(bytes(100), key=key_for(1), timeout=0)
-    assert refused.value.write == bytes(100)
+        producer.produce(bytes(1000), key=key_for(1), timeout=0)
+    assert refused.value.write == kind.make(bytes(1000))
 
 
-def test_produce_goes_on_when_another_partition_has_stored_its_batch(full: tuple[TopicProducer, FaultyStore]) -> None:
+def test_produce_goes_on_when_another_partition_has_stored_its_batch(full: Full, kind: Kind) -> None:
     producer, faulty = full
-    waiting = Thread(target=producer.produce, args=(bytes(500),), kwargs={"key": key_for(1)})
+    waiting = Thread(target=producer.produce, args=(bytes(5_000 - OVERHEAD[kind]),), kwargs={"key": key_for(1)})
     waiting.start()
     faulty.release()
     waiting.join(timeout=PATIENCE)
     assert not waiting.is_alive()
-    assert producer.buffered_bytes == 545, "the first batch was flushed to make room, although no interval was over"
+    assert producer.buffered_bytes == 5_000, "the first batch was flushed to make room, although no interval was over"
 
 
 def test_call_larger_than_the_bound_goes_in_alone(store: MemoryStore) -> None:
-    with TopicProducer(store, limits=ProducerLimits(buffered_bytes=100)) as producer:
+    with ValueTopicProducer(store, limits=ProducerLimits(buffered_bytes=100)) as producer:
         producer.produce(bytes(1000), key=key_for(0)).result()
         producer.produce(bytes(1000), key=key_for(1)).result()
     assert used(store) == [0, 1]
@@ -299,7 +309,7 @@ def test_call_larger_than_the_bound_goes_in_alone(store: MemoryStore) -> None:
 
 def test_many_threads_never_hold_more_than_the_bound(store: MemoryStore) -> None:
     highest = 0
-    producer = TopicProducer(store, limits=ProducerLimits(buffered_bytes=2000), flush_interval=0.01)
+    producer = ValueTopicProducer(store, limits=ProducerLimits(buffered_bytes=2000), flush_interval=0.01)
 
     def produce(thread: int) -> None:
         nonlocal highest
@@ -318,9 +328,9 @@ def test_many_threads_never_hold_more_than_the_bound(store: MemoryStore) -> None
 
 
 def test_partition_with_too_long_a_backlog_refuses_entries(store: MemoryStore) -> None:
-    with TopicProducer(store, limits=ProducerLimits(backlog_bytes=1)) as producer:
+    with ValueTopicProducer(store, limits=ProducerLimits(backlog_bytes=1)) as producer:
         producer.produce(b"x", key=key_for(0)).result()
-    with TopicProducer(store, limits=ProducerLimits(backlog_bytes=1)) as producer:
+    with ValueTopicProducer(store, limits=ProducerLimits(backlog_bytes=1)) as producer:
         with pytest.raises(Backpressure, match=r"p-00000.*retains"):
             producer.produce(b"x", key=key_for(0))
         producer.produce(b"x", key=key_for(1)).result()
@@ -329,11 +339,11 @@ def test_partition_with_too_long_a_backlog_refuses_entries(store: MemoryStore) -
 # Threads
 
 
-def test_many_partitions_need_few_threads_and_leave_none_behind() -> None:
-    store = MemoryStore("memory://many-partitions")
-    create_topic(store, 64)
+def test_many_partitions_need_few_threads_and_leave_none_behind(kind: Kind) -> None:
+    store = MemoryStore(f"memory://many-partitions-{kind.name}")
+    create_topic(store, 64, schema=kind.schema)
     before = set(threading.enumerate())
-    with TopicProducer(store, flush_interval=0.01) as producer:
+    with ValueTopicProducer(store, flush_interval=0.01) as producer:
         for _ in range(3):
             for number in range(64):
                 producer.produce(b"x", key=key_for(number, 64))
@@ -362,7 +372,7 @@ class Partial(MemoryStore):
 
 def test_partition_whose_uploads_hang_does_not_hold_up_the_others(store: MemoryStore) -> None:
     partial = Partial(store.url)
-    with TopicProducer(partial, flush_interval=0.001, flush_size_bytes=1) as producer:
+    with ValueTopicProducer(partial, flush_interval=0.001, flush_size_bytes=1) as producer:
         stuck = [producer.produce(b"x", key=key_for(0)) for _ in range(50)]
         assert partial.entered.wait(timeout=PATIENCE)
         for number in range(1, 4):
@@ -383,7 +393,7 @@ def test_partition_that_fails_for_good_leaves_the_others_to_go_on(store: MemoryS
     partial.error = ValueError("none of forebay's errors")
     partial.go_on.set()
     seed = next(seed for seed in range(100) if Random(seed).randrange(4) == 0)
-    producer = TopicProducer(partial, random=Random(seed))  # which opens partition 0 alone
+    producer = ValueTopicProducer(partial, random=Random(seed))  # which opens partition 0 alone
     with pytest.raises(FlushFailed, match="none of forebay's errors"):
         producer.produce(bytes(100), key=key_for(0)).result()
     assert producer.buffered_bytes == 0
@@ -418,7 +428,7 @@ class FailsWhileOpening(MemoryStore):
 def test_partition_being_opened_while_the_only_other_one_fails_can_be_written(store: MemoryStore) -> None:
     failing = FailsWhileOpening(store.url)
     seed = next(seed for seed in range(100) if Random(seed).randrange(4) == 0)
-    producer = TopicProducer(failing, random=Random(seed))  # which opens partition 0 alone
+    producer = ValueTopicProducer(failing, random=Random(seed))  # which opens partition 0 alone
     first = producer.produce(b"x", key=key_for(0))
     handles = []
     opener = Thread(target=lambda: handles.append(producer.produce(b"x", key=key_for(1))), daemon=True)
@@ -435,7 +445,7 @@ def test_partition_being_opened_while_the_only_other_one_fails_can_be_written(st
 
 @pytest.mark.parametrize("durability", list(Durability))
 def test_close_from_a_done_callback_begins_the_close(store: MemoryStore, durability: Durability) -> None:
-    producer = TopicProducer(store)
+    producer = ValueTopicProducer(store)
     for number in range(4):
         producer.produce(b"x", key=key_for(number))
     closed = Event()
@@ -465,7 +475,7 @@ def test_interpreter_exit_stores_what_a_forgotten_close_left(tmp_path: Path) -> 
 
 
 def test_forked_child_gets_an_error_and_leaves_the_parents_producer_alone(store: MemoryStore) -> None:
-    with TopicProducer(store, flush_interval=LONG) as producer:
+    with ValueTopicProducer(store, flush_interval=LONG) as producer:
         producer.produce(b"parent", key=key_for(0))
         child = os.fork()
         if child == 0:
@@ -485,7 +495,7 @@ def test_forked_child_gets_an_error_and_leaves_the_parents_producer_alone(store:
 
 
 def test_new_partitions_are_noticed(store: MemoryStore, clock: ManualClock) -> None:
-    with TopicProducer(store, flush_interval=LONG, clock=clock) as producer:
+    with ValueTopicProducer(store, flush_interval=LONG, clock=clock) as producer:
         add_partitions(store, 6)
         key = key_for(5, 6)
         producer.produce(b"before", key=key)
@@ -500,7 +510,7 @@ def test_new_partitions_are_noticed(store: MemoryStore, clock: ManualClock) -> N
 
 def test_look_for_new_partitions_that_fails_stops_nothing(store: MemoryStore, clock: ManualClock) -> None:
     faulty = FaultyStore(store, {0: Fault.FAIL}, only={"get_if_changed"})
-    with TopicProducer(faulty, flush_interval=LONG, clock=clock) as producer:
+    with ValueTopicProducer(faulty, flush_interval=LONG, clock=clock) as producer:
         clock.advance(LOOK_SECONDS)
         producer.produce(b"x", key=key_for(2))
     assert used(store) == [2]

@@ -6,12 +6,10 @@ import asyncio
 from collections import Counter
 
 import pytest
+from kinds import BYTES, Kind, append_all, kind_in
 
 from forebay.buffer.base.errors import Closed, Fenced, InvalidInput, Unavailable
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.format.batch import encode_batch
-from forebay.buffer.format.checksum import crc32c
-from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.manifest import Queue
 from forebay.buffer.read.ahead import ReadAhead
 from forebay.buffer.store import StoredObject
@@ -20,13 +18,12 @@ from forebay.buffer.topic import Topic, TopicConsumer, TopicGroups, create_topic
 from forebay.testing import FaultyStore, ManualClock
 
 PARTITIONS = 4
-DATA = encode_batch([b"0" * 1000], "none")
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest) -> MemoryStore:
+def store(request: pytest.FixtureRequest, kind: Kind) -> MemoryStore:
     store = MemoryStore(f"memory://{request.node.name}/topic")
-    create_topic(store, PARTITIONS)
+    create_topic(store, PARTITIONS, schema=kind.schema)
     return store
 
 
@@ -37,11 +34,9 @@ def fill(store: MemoryStore, *counts: int) -> None:
         queue = Queue(partition)
         first = queue.read().next_sequence
         keys = [f"data/{place:026}" for place in range(first, first + count)]
-        for key in keys:
-            partition.put(key, DATA)
         if keys:
-            facts = Facts(len(DATA), 1004, 1, crc32c(DATA), 0, 0)
-            queue.append([NewBatch(key, (), facts) for key in keys])
+            kind = kind_in(partition)
+            append_all(queue, [kind.upload(partition, key, [b"0" * 1000]) for key in keys])
 
 
 def gets(store: FaultyStore) -> int:
@@ -205,7 +200,7 @@ def test_failed_fetch_is_raised_in_its_turn_and_nothing_is_skipped(store: Memory
     assert by_partition(found) == {number: list(range(5)) for number in range(PARTITIONS)}
 
 
-def test_coroutine_reads_ahead_and_closes(store: MemoryStore) -> None:
+def test_coroutine_reads_ahead_and_closes(store: MemoryStore, kind: Kind) -> None:
     fill(store, *[25] * PARTITIONS)
     counted = FaultyStore(store)
 
@@ -218,4 +213,6 @@ def test_coroutine_reads_ahead_and_closes(store: MemoryStore) -> None:
         return len(found)
 
     assert asyncio.run(read()) == 100
-    assert gets(counted) <= 100 + 2 * 2 * PARTITIONS, "one look at each partition for the run, and one at the end"
+    schemas = 0 if kind is BYTES else PARTITIONS
+    looks = 2 * 2 * PARTITIONS
+    assert gets(counted) <= 100 + looks + schemas, "one look at each partition for the run, and one at the end"

@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from kinds import Kind, append_all, kind_in, values_of
 
 import forebay
 import forebay.buffer
@@ -18,9 +19,6 @@ import forebay.gc
 from forebay.buffer.base.errors import Closed, Corrupt, Denied, Fenced, ForebayError, InvalidInput, Trimmed
 from forebay.buffer.either.holds import hold
 from forebay.buffer.either.ranges import read_range
-from forebay.buffer.format.batch import encode_batch
-from forebay.buffer.format.checksum import crc32c
-from forebay.buffer.format.model import Facts, NewBatch
 from forebay.buffer.holds import HeldRange
 from forebay.buffer.inspect.migrate import migrate
 from forebay.buffer.inspect.verify import Severity, verify
@@ -34,24 +32,22 @@ from forebay.testing import Crash, Fault, FaultyStore, ManualClock
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest) -> MemoryStore:
+def store(request: pytest.FixtureRequest, kind: Kind) -> MemoryStore:
     """A topic of three partitions, with 3, 4 and 5 batches, each a second after the one before in its partition."""
     store = MemoryStore(f"memory://{re.sub(r'[^a-zA-Z0-9]+', '-', request.node.name)}/urls")
-    create_topic(store, 3)
+    create_topic(store, 3, schema=kind.schema)
     for number in range(3):
         append(Topic(store).partition(number), number + 3)
     return store
 
 
 def append(buffer: ObjectStore, count: int) -> None:
-    queue = Queue(buffer)
-    batches = []
-    for i in range(count):
-        data = encode_batch([f"{buffer.url[-5:]} {i}".encode()], "none")
-        buffer.put(f"data/{i}", data)
-        facts = Facts(len(data), len(data) - 7, 1, crc32c(data), 1000 * i, 1000 * i + 999)
-        batches.append(NewBatch(f"data/{i}", (), facts))
-    queue.append(batches)
+    kind = kind_in(buffer)
+    batches = [
+        kind.upload(buffer, f"data/{i}", [f"{buffer.url[-5:]} {i}".encode()], 1000 * i, 1000 * i + 999)
+        for i in range(count)
+    ]
+    append_all(Queue(buffer), batches)
 
 
 def moment(seconds: float) -> datetime:
@@ -84,7 +80,9 @@ TAKING: dict[str, Callable[[MemoryStore], Any]] = {
     "TopicProducer": lambda store: forebay.buffer.TopicProducer(store).close(),
     "add_partitions": lambda store: forebay.buffer.add_partitions(store, 3),
     "buffers_at": forebay.buffer.buffers_at,
-    "create_topic": lambda store: forebay.buffer.create_topic(store, 3),
+    "create_topic": lambda store: forebay.buffer.create_topic(
+        store, 3, schema=kind_in(Topic(store).partition(0)).schema
+    ),
     "describe_topic": forebay.buffer.describe_topic,
     "hold": lambda store: forebay.hold(store).close(),
     "scan": lambda store: forebay.scan(store).to_table(),
@@ -137,8 +135,8 @@ def test_topic_is_refused_by_what_knows_one_sequence_and_it_says_what_to_use(sto
 def test_range_of_a_topic_comes_with_partitions_each_in_order(store: MemoryStore) -> None:
     found = list(read_range(Topic(store)))
     assert places(found) == everything()
-    assert [bytes(batch.entries[0]) for partition, batch in found if partition == 1] == [
-        f"00001 {i}".encode() for i in range(4)
+    assert [values_of(batch) for partition, batch in found if partition == 1] == [
+        [f"00001 {i}".encode()] for i in range(4)
     ]
     assert places(read_range(store.url)) == everything()
 
@@ -163,9 +161,7 @@ def append_more(topic: Topic) -> None:
     for number in range(3):
         buffer = topic.partition(number)
         sequence = Queue(buffer).read().next_sequence
-        data = encode_batch([b"more"], "none")
-        buffer.put(f"data/{sequence}", data)
-        Queue(buffer).append([NewBatch(f"data/{sequence}", (), Facts(len(data), 8, 1, crc32c(data), 0, 0))])
+        append_all(Queue(buffer), [kind_in(buffer).upload(buffer, f"data/{sequence}", [b"more"])])
 
 
 @pytest.mark.parametrize("settings", [{"first": 1}, {"last": 1}, {"first": "earliest", "last": 0}])
@@ -219,10 +215,10 @@ def test_held_batches_come_with_partitions_and_can_be_fetched_anywhere(store: Me
     with hold(Topic(store), from_=moment(1), upto=moment(2)) as held:
         found = list(held.descriptors())
         assert places(found) == [(0, 1), (1, 1), (2, 1)]
-        assert [bytes(TopicFetchHandle(store).fetch(one).batch.entries[0]) for one in found] == [
-            b"00000 1",
-            b"00001 1",
-            b"00002 1",
+        assert [values_of(TopicFetchHandle(store).fetch(one).batch) for one in found] == [
+            [b"00000 1"],
+            [b"00001 1"],
+            [b"00002 1"],
         ]
 
 
