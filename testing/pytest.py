@@ -63,9 +63,10 @@ class Buffer:
         from forebay.buffer.either.ranges import read_range  # noqa: PLC0415
 
         try:
-            return [entry for batch in read_range(self.url) for entry in batch.entries]
+            batches = read_range(self.url)
         except NotFound:  # nothing was written yet
             return []
+        return [entry for batch in batches for entry in batch.entries]
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +97,7 @@ def forebay_buffer(tmp_path: Path) -> Callable[..., Buffer]:
     def make(schema: pa.Schema | type | None = None) -> Buffer:
         from forebay.buffer.producer import Producer  # noqa: PLC0415
 
-        url = f"file://{tmp_path}/buffer-{next(numbers)}"
+        url = (tmp_path / f"buffer-{next(numbers)}").as_uri()
         with Producer(url, schema=schema):
             pass  # it makes a typed buffer
         return Buffer(url)

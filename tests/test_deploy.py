@@ -190,7 +190,7 @@ def test_server_of_compose_is_the_release_that_the_tests_use_and_knows_its_flags
 
 def test_dockerfile_copies_what_the_package_is_built_from_and_runs_it_without_rights() -> None:
     setuptools = PROJECT["tool"]["setuptools"]
-    needed = {"pyproject.toml", PROJECT["project"]["readme"], *PROJECT["project"]["license-files"]}
+    needed = {"pyproject.toml", *PROJECT["project"]["license-files"]}
     needed |= {f"{name}.py" for name in setuptools["py-modules"]} | set(setuptools["package-dir"].values())
     lines = re.findall(r"^COPY (?!--)(.+) \S+$", DOCKERFILE, re.MULTILINE)
     assert {path for line in lines for path in line.split()} == needed

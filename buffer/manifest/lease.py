@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sys
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -177,7 +178,8 @@ class Lease:
         """Remove the hold, unless other processes share it: then only stop renewing it here."""
         if os.getpid() != self._process:
             return  # the parent's to close
-        if self._shared:
+        # guard: send nothing while the interpreter ends: s3fs would never answer, and the hold expires
+        if self._shared or sys.is_finalizing():
             self.stop()
             return
         with self._writing:

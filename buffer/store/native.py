@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 from concurrent.futures import Future
 from datetime import timedelta
@@ -242,21 +243,27 @@ def _run_interruptibly(request: Callable[[], _T]) -> _T:
 
     Python handles signals in the main thread, between two steps of its own: not while that thread waits in Rust.
     """
-    if threading.current_thread() is not threading.main_thread():
+    # A thread that is started while the interpreter ends never runs.
+    if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():
         return request()
     answer: Future[_T] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(request())
-        except BaseException as error:  # noqa: BLE001  (it is the caller's)
-            answer.set_exception(error)
-
     try:
-        threading.Thread(target=run, name="forebay-obstore", daemon=True).start()
+        threading.Thread(target=_run, args=(request, answer), name="forebay-obstore", daemon=True).start()
     except RuntimeError:  # the interpreter ends, and starts no threads any more
         return request()
-    return answer.result()
+    try:
+        return answer.result()
+    finally:
+        del answer  # its error refers to this frame, and so would keep the body of the request in memory
+
+
+def _run(request: Callable[[], _T], answer: Future[_T]) -> None:
+    try:
+        answer.set_result(request())
+    except BaseException as error:  # noqa: BLE001  (it is the caller's)
+        answer.set_exception(error)
+    finally:
+        del request, answer
 
 
 def _info(row: Any) -> ObjectInfo:

@@ -38,7 +38,7 @@ _PATIENCE_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 5.0
 """Maximum time at the end for looks that are under way."""
 
-GAUGES: Final = {
+GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "forebay_up": ("1 if the last look at the buffer succeeded, 0 if not", ("buffer",)),
     "forebay_buffer_batches": ("Batches that are listed and not trimmed", ("buffer",)),
     "forebay_buffer_entries": ("Entries in the batches that are listed and not trimmed", ("buffer",)),
@@ -101,7 +101,7 @@ class WatchedUrl:
         self._seen, self._is_down, self._looking_since = seen, is_down, None
 
     def verify(self) -> None:
-        """Verify once, by a listing of all objects. Where that fails, nothing is said."""
+        """Verify once, by a listing of all objects. Where that fails, the findings before it stay."""
         try:
             report = verify(
                 self._store,
@@ -112,7 +112,6 @@ class WatchedUrl:
             )
             self._found = [sample for part in report.partitions or (report,) for sample in _describe_report(part)]
         except Exception as error:  # noqa: BLE001 - as above
-            self._found = []
             unexpected = None if isinstance(error, ForebayError) else error
             _log.warning("%s could not be verified: %s", self._store.url, error, exc_info=unexpected)
 

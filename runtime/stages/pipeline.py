@@ -305,7 +305,7 @@ class Pipeline:
         source.rows += portion.rows
         source.commits += bool(portion.rows)
         portion.done = True
-        portion.span.end()
+        spans.end(portion)
         portion.empty()
         self.admission.free_bytes(source, portion)
         self.admission.free_batches(source, source.frontier.advance(self.clock.monotonic()))

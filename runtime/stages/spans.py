@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from opentelemetry.context import Context
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from forebay.runtime.stages.active_source import ActiveSource
     from forebay.runtime.stages.portions import Portion
+
+_log = logging.getLogger("forebay.runtime")
 
 
 def start_span(tracer: Tracer, source: ActiveSource, portion: Portion) -> None:
@@ -40,6 +43,14 @@ def start_span(tracer: Tracer, source: ActiveSource, portion: Portion) -> None:
 def use(portion: Portion) -> AbstractContextManager[Span]:
     """Let what is done for a portion, by decoders and sinks too, be part of its span."""
     return use_span(portion.span, record_exception=False, set_status_on_exception=False)
+
+
+def end(portion: Portion) -> None:
+    """End the span of a portion that is committed. A span processor that fails must not undo that."""
+    try:
+        portion.span.end()
+    except Exception:  # noqa: BLE001 - whatever the host's processor raises
+        _log.warning("a span processor failed", exc_info=True)
 
 
 def end_unfinished(source: ActiveSource, failure: BaseException | None) -> None:

@@ -56,6 +56,14 @@ TESTS_WITH_BUFFERS = """
         with forebay.Consumer(buffer.url, group="etl") as consumer:
             assert sum(len(batch) for batch in consumer) == 3
 
+    def test_batch_that_is_missing_is_an_error(forebay_buffer, tmp_path):
+        buffer = forebay_buffer()
+        buffer.write(b"a")
+        [batch] = tmp_path.rglob("*.batch")
+        batch.unlink()
+        with pytest.raises(forebay.NotFound):
+            buffer.read()
+
     @pytest.mark.parametrize("schema", [Click, pa.schema([pa.field("page", pa.string(), nullable=False)])])
     def test_buffer_of_rows(forebay_buffer, schema):
         buffer = forebay_buffer(schema=schema)
@@ -80,7 +88,7 @@ def test_users_tests_have_a_bucket_each(pytester: pytest.Pytester) -> None:
 
 def test_users_tests_make_buffers_of_bytes_and_of_rows(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(TESTS_WITH_BUFFERS)
-    pytester.runpytest_subprocess("-q").assert_outcomes(passed=4)
+    pytester.runpytest_subprocess("-q").assert_outcomes(passed=5)
 
 
 def test_conftest_that_names_the_plugin_too_does_no_harm(pytester: pytest.Pytester) -> None:

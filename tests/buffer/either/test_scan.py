@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -21,6 +22,7 @@ from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.topic import TopicProducer, create_topic
 from forebay.gc import Collector
 from forebay.testing import FaultyStore
+from forebay.testing.servers import MotoServer
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("page", pa.string())])
 WIDER = pa.schema([*SCHEMA, pa.field("user", pa.string())])
@@ -259,3 +261,13 @@ def test_notebook_shows_the_progress(
     monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
     assert scan(store).to_table().num_rows == 3
     assert "reading batches" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("client", ["s3fs", "obstore"])
+def test_program_that_ends_in_the_middle_of_a_scan_ends(moto: MotoServer, client: str) -> None:
+    url, options = f"s3://tests/scan-exit-{client}", {**moto.storage_options, "client": client}
+    with Producer(url, storage_options=options) as producer:
+        producer.produce([b"a", b"b"])
+    program = f"import forebay\nrows = iter(forebay.scan({url!r}, storage_options={options!r}))\nnext(rows)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
