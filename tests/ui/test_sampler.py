@@ -121,7 +121,7 @@ def test_error_keeps_what_was_seen_and_says_since_when(store: MemoryStore, clock
     assert (stale["condition"], stale["seen"], stale["points"]) == ("stale", good["seen"], good["points"])
     assert (stale["error"]["kind"], stale["error"]["since_ms"]) == ("Unavailable", good["now_ms"] + 2000)
     assert "injected" in stale["error"]["message"]
-    assert "by itself" in stale["error"]["hint"]
+    assert "keeps trying" in stale["error"]["hint"]
     switched.off = None
     assert (sampled(sampler)["condition"], sampler.state()["error"]) == ("live", None)
 

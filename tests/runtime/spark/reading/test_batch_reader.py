@@ -108,7 +108,7 @@ def test_group_that_has_not_acknowledged_anything_is_read_from_its_start(store: 
         ({"endingSequence": 1, "endingTime": moment(1)}, "give one of endingSequence, endingTime"),
         ({"startingSequence": "x"}, "option startingSequence must be a whole number"),
         ({"startingSequence": -1}, "startingSequence must be a whole number"),
-        ({"startingTime": "yesterday"}, "'yesterday' is neither"),
+        ({"startingTime": "yesterday"}, "'yesterday' is not a position"),
         ({"startingTime": "2026-01-31T12:00:00"}, "has no zone"),
         ({"startingSequence": 8, "endingSequence": 2}, "there is nothing from 8 up to 2"),
         ({"onCorrupt": "ignore"}, "option onCorrupt must be one of fail, skip"),

@@ -213,7 +213,7 @@ def test_unnamed_consumer_streams_without_a_group(store: MemoryStore) -> None:
     ("options", "error", "message"),
     [
         ({"startingOffsets": "7"}, InvalidInput, "a group starts at a sequence from 0 to 6, not 7"),
-        ({"startingOffsets": "soon"}, InvalidInput, "'soon' is neither"),
+        ({"startingOffsets": "soon"}, InvalidInput, "'soon' is not a position"),
         ({"startingoffset": "1"}, InvalidInput, "did you mean 'startingOffsets'"),
         ({"failOnDataLoss": "maybe"}, InvalidInput, "option failOnDataLoss must be one of true, false"),
         ({"maxBatchesPerTrigger": "0"}, InvalidInput, "maxBatchesPerTrigger must be a whole number of at least 1"),
