@@ -86,13 +86,13 @@ class NoUploads(FaultyStore):
     ],
 )
 def test_entries_of_any_form_are_read_back(inner: MemoryStore, entries: Any, expected: list[bytes]) -> None:
-    with Producer(inner) as producer:
+    with ValueProducer(inner) as producer:
         producer.produce(entries).result()
     assert entries_in(inner) == expected
 
 
 def test_mixed_calls_keep_their_order_within_a_batch(inner: MemoryStore) -> None:
-    with Producer(inner, flush_interval=NEVER) as producer:
+    with ValueProducer(inner, flush_interval=NEVER) as producer:
         producer.produce([b"1", b"2"])
         producer.produce(pa.array([b"3", b"4"], pa.binary()))
         producer.produce(b"5")
@@ -103,7 +103,7 @@ def test_mixed_calls_keep_their_order_within_a_batch(inner: MemoryStore) -> None
 
 def test_list_may_be_changed_after_the_call(inner: MemoryStore) -> None:
     entries = [b"kept"]
-    with Producer(inner, flush_interval=NEVER) as producer:
+    with ValueProducer(inner, flush_interval=NEVER) as producer:
         producer.produce(entries)
         entries[0] = b"changed"
         entries.append(b"added")
@@ -112,7 +112,7 @@ def test_list_may_be_changed_after_the_call(inner: MemoryStore) -> None:
 
 def test_metadata_covers_its_calls_entries_and_carries_their_time(inner: MemoryStore, profile: str) -> None:
     clock = ManualClock(now_ms=1_000)
-    with Producer(inner, flush_interval=NEVER, clock=clock) as producer:
+    with ValueProducer(inner, flush_interval=NEVER, clock=clock) as producer:
         producer.produce([b"a", b"b"], b"web")
         producer.produce([b"c"], b"web")
         producer.produce([b"d"], b"app")
@@ -128,7 +128,7 @@ def test_metadata_covers_its_calls_entries_and_carries_their_time(inner: MemoryS
 
 def test_order_of_one_thread_is_the_order_read(inner: MemoryStore) -> None:
     expected = [str(i).encode() for i in range(3000)]
-    with Producer(inner, flush_size_bytes=200, limits=ProducerLimits(concurrent_uploads=4)) as producer:
+    with ValueProducer(inner, flush_size_bytes=200, limits=ProducerLimits(concurrent_uploads=4)) as producer:
         for entry in expected:
             producer.produce(entry)
     batches = read_all(inner)
@@ -137,7 +137,7 @@ def test_order_of_one_thread_is_the_order_read(inner: MemoryStore) -> None:
 
 
 def test_many_threads_lose_nothing_and_keep_their_own_order(inner: MemoryStore) -> None:
-    with Producer(inner, flush_interval=0.01) as producer:
+    with ValueProducer(inner, flush_interval=0.01) as producer:
 
         def send(name: int) -> None:
             for i in range(300):
@@ -158,7 +158,7 @@ def test_many_threads_lose_nothing_and_keep_their_own_order(inner: MemoryStore) 
 def test_opendata_layout_is_kept() -> None:
     inner = MemoryStore("memory://opendata-layout")
     layout: Any = {"profile": "opendata", "manifest_path": "ingest/manifest", "data_prefix": "ingest"}
-    with Producer(inner, **layout) as producer:
+    with ValueProducer(inner, **layout) as producer:
         producer.produce(b"x")
     keys = sorted(info.key for info in inner.list())
     assert len(keys) == 2
@@ -170,7 +170,7 @@ def test_opendata_layout_is_kept() -> None:
 
 def test_profile_opendata_stores_where_opendata_buffer_does_by_default() -> None:
     store = MemoryStore("memory://opendata-paths")
-    with Producer(store, profile="opendata") as producer:
+    with ValueProducer(store, profile="opendata") as producer:
         producer.produce(b"a").result(PATIENCE)
     keys = [found.key for found in store.list()]
     assert len(keys) == 2
@@ -181,14 +181,14 @@ def test_profile_opendata_stores_where_opendata_buffer_does_by_default() -> None
 
 def test_paths_that_are_given_win_over_those_of_the_profile() -> None:
     store = MemoryStore("memory://opendata-own-paths")
-    with Producer(store, profile="opendata", manifest_path="m", data_prefix="d") as producer:
+    with ValueProducer(store, profile="opendata", manifest_path="m", data_prefix="d") as producer:
         producer.produce(b"a").result(PATIENCE)
     assert {found.key.partition("/")[0] for found in store.list()} == {"m", "d"}
 
 
 def test_handle_tells_the_ingestion_time_that_readers_are_told(inner: MemoryStore) -> None:
     clock = ManualClock()
-    with Producer(inner, flush_interval=60, clock=clock) as producer:
+    with ValueProducer(inner, flush_interval=60, clock=clock) as producer:
         handle = producer.produce(b"a")
         producer.flush().wait(timeout=PATIENCE)
         assert handle.result(PATIENCE) is None
@@ -202,9 +202,9 @@ def test_handle_tells_no_ingestion_time_before_its_call_is_in_a_batch_or_if_it_n
 ) -> None:
     if profile == "opendata":
         return  # it has no lasting writers
-    with Producer(inner, writer_id="w") as producer:
+    with ValueProducer(inner, writer_id="w") as producer:
         producer.produce(b"a", number=1).result(PATIENCE)
-    with Producer(inner, writer_id="w") as producer:
+    with ValueProducer(inner, writer_id="w") as producer:
         producer._channel.pause()
         handle = producer.produce(b"b", number=2)
         assert handle.ingestion_time is None
@@ -218,7 +218,7 @@ def test_handle_tells_no_ingestion_time_before_its_call_is_in_a_batch_or_if_it_n
 
 def test_batches_are_of_the_version_of_the_buffer() -> None:
     inner = MemoryStore("memory://batches-of-version-2")
-    with Producer(inner) as producer:
+    with ValueProducer(inner) as producer:
         producer.produce([b"ab", b"c"])
     old = opendata_buffer("batches-of-version-1")
     with Producer(old) as producer:
@@ -231,15 +231,15 @@ def test_batches_are_of_the_version_of_the_buffer() -> None:
 
 def test_buffer_that_another_made_of_version_1_takes_no_batch_that_its_readers_do_not_know() -> None:
     inner = MemoryStore("memory://made-of-version-1-meanwhile")
-    with Producer(inner, flush_interval=NEVER) as late:
-        with Producer(inner, profile="opendata", manifest_path="manifest") as first:
+    with ValueProducer(inner, flush_interval=NEVER) as late:
+        with ValueProducer(inner, profile="opendata", manifest_path="manifest") as first:
             first.produce(b"first")
         refused = late.produce(b"late")
         late.flush()
         with pytest.raises(Unsupported, match="open a new producer, and produce them again"):
             refused.result()
     assert entries_in(inner) == [b"first"]
-    with Producer(inner) as again:
+    with ValueProducer(inner) as again:
         again.produce(b"late")
     assert entries_in(inner) == [b"first", b"late"]
 
@@ -249,7 +249,7 @@ def test_buffer_that_another_made_of_version_1_takes_no_batch_that_its_readers_d
 
 def test_interval_flushes_without_being_asked(inner: MemoryStore) -> None:
     clock = ManualClock()
-    with Producer(inner, flush_interval=0.5, clock=clock) as producer:
+    with ValueProducer(inner, flush_interval=0.5, clock=clock) as producer:
         handle = producer.produce(b"x")
         handle.wait(Durability.APPLIED, timeout=PATIENCE)
         assert not handle.done()
@@ -259,7 +259,7 @@ def test_interval_flushes_without_being_asked(inner: MemoryStore) -> None:
 
 
 def test_size_flushes_without_being_asked(inner: MemoryStore) -> None:
-    with Producer(inner, flush_interval=NEVER, flush_size_bytes=1000) as producer:
+    with ValueProducer(inner, flush_interval=NEVER, flush_size_bytes=1000) as producer:
         first = producer.produce(b"x" * 500)
         producer.produce(b"y" * 500).result()
         first.result(timeout=0)
@@ -268,12 +268,12 @@ def test_size_flushes_without_being_asked(inner: MemoryStore) -> None:
 
 def test_much_metadata_flushes_however_few_the_entries(inner: MemoryStore, profile: str) -> None:
     much = FLUSH_METADATA_BYTES_V1 if profile == "opendata" else FLUSH_METADATA_BYTES
-    with Producer(inner, flush_interval=NEVER) as producer:
+    with ValueProducer(inner, flush_interval=NEVER) as producer:
         producer.produce(b"x", b"m" * much).result()
 
 
 def test_flush_makes_everything_before_it_durable(inner: MemoryStore) -> None:
-    with Producer(inner, flush_interval=NEVER) as producer:
+    with ValueProducer(inner, flush_interval=NEVER) as producer:
         handles = [producer.produce(b"x") for _ in range(5)]
         assert producer.flush().result() == 5
         assert all(handle.done() for handle in handles)
@@ -298,7 +298,7 @@ def test_finished_batches_are_listed_by_one_append(inner: MemoryStore, profile: 
 
 def test_empty_producer_writes_nothing() -> None:
     inner = MemoryStore("memory://empty-producer")
-    with Producer(inner) as producer:
+    with ValueProducer(inner) as producer:
         producer.flush().result()
     assert list(inner.list()) == []
 
@@ -308,7 +308,7 @@ def test_empty_producer_writes_nothing() -> None:
 
 def test_handle_can_be_awaited(inner: MemoryStore) -> None:
     async def main() -> None:
-        async with Producer(inner, flush_interval=0.01) as producer:
+        async with ValueProducer(inner, flush_interval=0.01) as producer:
             await asyncio.gather(*(producer.produce(b"%d" % i) for i in range(20)))
             assert len(entries_in(inner)) == 20
             await producer.flush()
@@ -318,7 +318,7 @@ def test_handle_can_be_awaited(inner: MemoryStore) -> None:
 
 def test_written_comes_before_durable(inner: MemoryStore) -> None:
     store = FaultyStore(inner, {0: Fault.STALL}, only={"replace"})
-    with Producer(store, flush_interval=0.01) as producer:
+    with ValueProducer(store, flush_interval=0.01) as producer:
         handle = producer.produce(b"x")
         handle.wait(Durability.WRITTEN, timeout=PATIENCE)
         assert len(list(inner.list("data/"))) == 1
@@ -335,7 +335,7 @@ def test_written_comes_before_durable(inner: MemoryStore) -> None:
 def test_entry_longer_than_any_batch_can_hold_is_refused_at_the_call(alone: bool, length: int) -> None:
     entry = bytes(length)  # zeros that nobody looks at take no memory
     inner = MemoryStore(f"memory://too-long-{length}-{alone}")
-    with Producer(inner) as producer:
+    with ValueProducer(inner) as producer:
         for call in (producer.produce, producer.try_produce):
             with pytest.raises(InvalidInput, match="the most is"):
                 call(entry if alone else [b"ok", entry])
@@ -357,7 +357,7 @@ def test_entry_longer_than_any_batch_can_hold_is_refused_at_the_call(alone: bool
     ],
 )
 def test_entries_that_cannot_be_stored_are_refused_at_the_call(inner: MemoryStore, entries: Any, message: str) -> None:
-    with Producer(inner) as producer:
+    with ValueProducer(inner) as producer:
         for call in (producer.produce, producer.try_produce):
             with pytest.raises(InvalidInput, match=message):
                 call(entries)
@@ -366,13 +366,13 @@ def test_entries_that_cannot_be_stored_are_refused_at_the_call(inner: MemoryStor
 
 def test_call_too_large_for_a_batch_is_refused_before_anything_is_copied(inner: MemoryStore) -> None:
     one = b"x" * (64 << 20)
-    with Producer(inner) as producer, pytest.raises(InvalidInput, match="split them"):
+    with ValueProducer(inner) as producer, pytest.raises(InvalidInput, match="split them"):
         producer.produce([one] * 33)  # the same bytes 33 times: 2 GiB and some, of 64 MiB of memory
 
 
 @pytest.mark.parametrize("metadata", ["text", b"m" * (MAX_METADATA_BYTES + 1), None])
 def test_metadata_that_cannot_be_stored_is_refused(inner: MemoryStore, metadata: Any) -> None:
-    with Producer(inner) as producer, pytest.raises(InvalidInput, match="metadata"):
+    with ValueProducer(inner) as producer, pytest.raises(InvalidInput, match="metadata"):
         producer.produce(b"x", metadata)
 
 
@@ -395,7 +395,7 @@ def test_metadata_that_cannot_be_stored_is_refused(inner: MemoryStore, metadata:
 )
 def test_settings_that_make_no_sense_are_refused(inner: MemoryStore, settings: Any) -> None:
     with pytest.raises(InvalidInput):
-        Producer(inner, **settings)
+        ValueProducer(inner, **settings)
 
 
 @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ def test_byte_bound_refuses_what_does_not_fit_and_hands_it_back(inner: MemorySto
 def test_produce_with_a_timeout_gives_up_and_hands_the_entries_back(inner: MemoryStore) -> None:
     store = stalled(inner)
     clock = ManualClock()
-    with Producer(store, limits=ProducerLimits(buffered_bytes=1500), clock=clock) as producer:
+    with ValueProducer(store, limits=ProducerLimits(buffered_bytes=1500), clock=clock) as producer:
         producer.produce(b"a" * 1000)
         errors: list[Timeout] = []
 
@@ -470,7 +470,7 @@ def test_produce_with_a_timeout_gives_up_and_hands_the_entries_back(inner: Memor
 
 
 def test_call_larger_than_the_byte_bound_goes_in_alone(inner: MemoryStore) -> None:
-    with Producer(inner, limits=ProducerLimits(buffered_bytes=100)) as producer:
+    with ValueProducer(inner, limits=ProducerLimits(buffered_bytes=100)) as producer:
         producer.produce(b"x" * 10_000).result()
         producer.produce(b"y" * 10_000).result()
     assert len(read_all(inner)) == 2
@@ -502,7 +502,7 @@ def test_batch_that_cannot_be_stored_fails_its_own_calls_only(inner: MemoryStore
 def test_append_with_a_bad_answer_lists_the_batch_once(inner: MemoryStore, fault: Fault) -> None:
     for call in range(2):  # in version 2 the first write registers the writer
         store = FaultyStore(inner, {call: fault}, only={"replace"})
-        with Producer(store) as producer:
+        with ValueProducer(store) as producer:
             producer.produce(b"%d" % call).result()
         store.land_late_requests()
     assert entries_in(inner) == [b"0", b"1"]
@@ -529,7 +529,7 @@ def test_append_that_cannot_be_found_out_is_repeated_under_a_new_name_in_version
 
     seen: list[str] = []
     store = ConsumedAtOnce(inner, {0: Fault.LOSE_ANSWER}, only={"replace"})
-    with Producer(store) as producer:
+    with ValueProducer(store) as producer:
         producer.produce(b"x").result()
     (batch,) = read_all(inner)
     assert list(batch.entries) == [b"x"]
@@ -551,7 +551,7 @@ def test_append_in_doubt_that_cannot_be_repeated_is_unknown_and_not_failed() -> 
 
     store = ConsumedAtOnce(inner, {0: Fault.LOSE_ANSWER}, only={"replace", "put"})
     store._choose = lambda number: Fault.LOSE_ANSWER if number == 1 else None  # number 0 is the upload
-    producer = Producer(store, clock=ManualClock())
+    producer = ValueProducer(store, clock=ManualClock())
     handle = producer.produce(b"x")
     with pytest.raises(Unknown, match="appending it again failed"):
         producer.close()
@@ -604,7 +604,7 @@ def test_batch_below_the_collectors_floor_is_stored_again_above_it() -> None:
     inner = MemoryStore("memory://below-floor")
     floor = at_time(2**47)
     inner.create("manifest", Head(buffer_id="b" * 32, gc_floor=floor).to_bytes())
-    with Producer(inner, clock=ManualClock(now_ms=1_000)) as producer:
+    with ValueProducer(inner, clock=ManualClock(now_ms=1_000)) as producer:
         producer.produce([b"a", b"b"])
     (batch,) = read_all(inner)
     assert list(batch.entries) == [b"a", b"b"]
@@ -614,7 +614,7 @@ def test_batch_below_the_collectors_floor_is_stored_again_above_it() -> None:
 def test_batches_carry_facts_and_a_checksum_in_version_2() -> None:
     inner = MemoryStore("memory://facts")
     clock = ManualClock(now_ms=5_000)
-    with Producer(inner, flush_interval=NEVER, clock=clock) as producer:
+    with ValueProducer(inner, flush_interval=NEVER, clock=clock) as producer:
         producer.produce([b"a", b"bcd"])
         clock.advance(2)
         producer.produce(b"e")
@@ -636,7 +636,7 @@ def test_batches_carry_facts_and_a_checksum_in_version_2() -> None:
 
 def test_batch_that_memory_is_too_short_for_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     inner = MemoryStore("memory://short-of-memory")
-    with Producer(inner, flush_interval=NEVER, clock=ManualClock()) as producer:
+    with ValueProducer(inner, flush_interval=NEVER, clock=ManualClock()) as producer:
         with monkeypatch.context() as short:
             short.setattr("forebay.buffer.write.accumulator.encode_blocks", refuse_memory)
             lost = producer.produce(b"lost")
@@ -653,7 +653,7 @@ def test_no_batch_is_larger_than_readers_take(monkeypatch: pytest.MonkeyPatch, f
     monkeypatch.setattr("forebay.buffer.write.writer._MOST_FLUSHED", 2 << 10)
     inner = MemoryStore(f"memory://large-batches-{flush_size_bytes}")
     settings: dict[str, Any] = {"flush_size_bytes": flush_size_bytes, "flush_interval": NEVER, "clock": ManualClock()}
-    with Producer(inner, **settings) as producer:
+    with ValueProducer(inner, **settings) as producer:
         for _ in range(8):
             producer.produce(b"x" * 1000).wait(durability=Durability.APPLIED)
     assert [len(batch) for batch in read_all(inner)] == [3, 3, 2]
@@ -662,7 +662,7 @@ def test_no_batch_is_larger_than_readers_take(monkeypatch: pytest.MonkeyPatch, f
 def test_batch_that_no_reader_would_take_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("forebay.buffer.write.upload.DEFAULT_MAX_RAW_BYTES", 100)
     inner = MemoryStore("memory://unreadable")
-    with Producer(inner, flush_interval=NEVER, clock=ManualClock()) as producer:
+    with ValueProducer(inner, flush_interval=NEVER, clock=ManualClock()) as producer:
         producer.produce(b"x" * 97)
         with pytest.raises(InvalidInput, match="the most is 100"):
             producer.flush().result()
@@ -674,7 +674,7 @@ def test_batch_that_no_reader_would_take_is_not_stored(monkeypatch: pytest.Monke
 
 
 def numbered(store: Any, **settings: Any) -> Producer:
-    return Producer(store, writer_id="orders", flush_interval=NEVER, clock=ManualClock(), **settings)
+    return ValueProducer(store, writer_id="orders", flush_interval=NEVER, clock=ManualClock(), **settings)
 
 
 def test_lasting_writer_that_starts_again_drops_what_is_durable() -> None:
@@ -769,7 +769,7 @@ def refuse_memory(*_args: object, **_settings: object) -> None:
 
 def test_numbers_belong_to_a_lasting_writer_and_grow() -> None:
     inner = MemoryStore("memory://lasting-misused")
-    with Producer(inner) as producer, pytest.raises(InvalidInput, match="writer_id"):
+    with ValueProducer(inner) as producer, pytest.raises(InvalidInput, match="writer_id"):
         producer.produce(b"x", number=1)
     with numbered(inner) as producer:
         with pytest.raises(InvalidInput, match="from 1"):
@@ -809,7 +809,7 @@ def test_writer_id_that_is_no_name_is_refused(writer_id: Any) -> None:
 def test_much_metadata_is_sealed_away_from_the_head() -> None:
     """Every append writes the head: it must not carry what nobody appends."""
     inner = MemoryStore("memory://heavy-metadata")
-    with Producer(inner, flush_interval=NEVER) as producer:
+    with ValueProducer(inner, flush_interval=NEVER) as producer:
         for _ in range(8):
             producer.produce(b"x", b"m" * MAX_METADATA_BYTES).result()
     assert len(inner.get("manifest").data) < 3 * MAX_METADATA_BYTES
@@ -819,7 +819,7 @@ def test_much_metadata_is_sealed_away_from_the_head() -> None:
 def test_backlog_over_its_bound_refuses_until_it_is_trimmed() -> None:
     inner = MemoryStore("memory://backlog")
     clock = ManualClock()
-    with Producer(inner, limits=ProducerLimits(backlog_bytes=100), compression="none", clock=clock) as producer:
+    with ValueProducer(inner, limits=ProducerLimits(backlog_bytes=100), compression="none", clock=clock) as producer:
         producer.produce(b"x" * 200)
         producer.flush().result()
         clock.advance(2)
@@ -839,7 +839,7 @@ def test_backlog_over_its_bound_refuses_until_it_is_trimmed() -> None:
 
 def test_unreachable_store_fails_the_handles_and_hangs_nobody(inner: MemoryStore) -> None:
     store = FaultyStore(inner, dict.fromkeys(range(1, 10**4), Fault.FAIL))
-    producer = Producer(store, clock=ManualClock(), flush_interval=NEVER)
+    producer = ValueProducer(store, clock=ManualClock(), flush_interval=NEVER)
     handle = producer.produce(b"x")
     with pytest.raises(Unavailable):
         producer.flush().result()
@@ -850,7 +850,7 @@ def test_unreachable_store_fails_the_handles_and_hangs_nobody(inner: MemoryStore
 
 def test_lost_append_reports_unknown(inner: MemoryStore) -> None:
     store = FaultyStore(inner, dict.fromkeys(range(10**4), Fault.DROP), only={"replace"})
-    producer = Producer(store, clock=ManualClock())
+    producer = ValueProducer(store, clock=ManualClock())
     handle = producer.produce(b"x")
     with pytest.raises(Unknown):
         producer.close()
@@ -862,7 +862,7 @@ def test_lost_append_reports_unknown(inner: MemoryStore) -> None:
 
 
 def test_close_makes_everything_durable_and_may_be_repeated(inner: MemoryStore) -> None:
-    producer = Producer(inner, flush_interval=NEVER)
+    producer = ValueProducer(inner, flush_interval=NEVER)
     handle = producer.produce(b"x")
     producer.close()
     producer.close()
@@ -875,7 +875,7 @@ def test_close_makes_everything_durable_and_may_be_repeated(inner: MemoryStore) 
 
 def test_error_in_the_with_block_is_not_hidden_by_a_failing_close(inner: MemoryStore) -> None:
     store = FaultyStore(inner, dict.fromkeys(range(10**4), Fault.FAIL), only={"put"})
-    producer = Producer(store, clock=ManualClock())
+    producer = ValueProducer(store, clock=ManualClock())
     producer.produce(b"x")
     with pytest.raises(RuntimeError, match="the block's own"), producer:
         raise RuntimeError("the block's own")
@@ -883,7 +883,7 @@ def test_error_in_the_with_block_is_not_hidden_by_a_failing_close(inner: MemoryS
 
 def test_close_raises_what_was_not_stored(inner: MemoryStore) -> None:
     store = FaultyStore(inner, dict.fromkeys(range(10**4), Fault.FAIL), only={"put"})
-    producer = Producer(store, clock=ManualClock())
+    producer = ValueProducer(store, clock=ManualClock())
     producer.produce(b"x")
     with pytest.raises(Unavailable):
         producer.close()
@@ -891,7 +891,7 @@ def test_close_raises_what_was_not_stored(inner: MemoryStore) -> None:
 
 
 def test_forgotten_close_warns_and_still_stores(inner: MemoryStore) -> None:
-    producer = Producer(inner, flush_interval=NEVER)
+    producer = ValueProducer(inner, flush_interval=NEVER)
     handle = producer.produce(b"x")
     with pytest.warns(ResourceWarning, match="was not closed"):
         del producer
@@ -953,7 +953,7 @@ kept.produce(b"x")
 
 
 def test_forked_child_gets_an_error_and_leaves_the_parents_producer_alone(inner: MemoryStore) -> None:
-    with Producer(inner, flush_interval=NEVER) as producer:
+    with ValueProducer(inner, flush_interval=NEVER) as producer:
         producer.produce(b"parent")
         child = os.fork()
         if child == 0:
@@ -986,7 +986,7 @@ if child:
 def test_store_that_cannot_be_read_is_found_out_at_once(inner: MemoryStore) -> None:
     store = FaultyStore(inner, {0: Fault.FAIL})
     with pytest.raises(Unavailable):
-        Producer(store)
+        ValueProducer(store)
     assert Queue(inner).read().count == 0
 
 
