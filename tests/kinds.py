@@ -105,8 +105,11 @@ class _OfValues:
         return super().try_produce(self._make(values), *args, **settings)  # type: ignore[misc]
 
     def _make(self, values: Any) -> Any:
-        kind = BYTES if self.schema is None else ROWS
-        return kind.make_all(values) if isinstance(values, list) else kind.make(values)
+        if self.schema is None:
+            return values
+        if isinstance(values, pa.Array | pa.ChunkedArray):
+            return pa.table([values.cast(pa.binary())], schema=ROWS.schema)
+        return ROWS.make_all(values) if isinstance(values, list) else ROWS.make(values)
 
 
 class ValueProducer(_OfValues, Producer):
