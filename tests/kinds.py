@@ -84,6 +84,8 @@ def append_all(queue: Queue, batches: Sequence[NewBatch], **settings: Any) -> ra
 BYTES: Final = Kind("bytes", None)
 ROWS: Final = Kind("rows", pa.schema([pa.field("value", pa.binary(), nullable=False)]))
 KINDS: Final = pytest.mark.parametrize("kind", [BYTES, ROWS], ids=lambda kind: kind.name)
+OF_BYTES: Final = pytest.mark.parametrize("profile", ["native", "opendata"])
+"""For a test that is only about bytes, among others that hold for every profile."""
 ONLY_BYTES: Final = pytest.mark.parametrize("kind", [BYTES], ids=lambda kind: kind.name)
 """For a test that counts bytes of entries, among others that hold for both kinds."""
 
@@ -103,8 +105,11 @@ class _OfValues:
         return super().try_produce(self._make(values), *args, **settings)  # type: ignore[misc]
 
     def _make(self, values: Any) -> Any:
-        kind = BYTES if self.schema is None else ROWS
-        return kind.make_all(values) if isinstance(values, list) else kind.make(values)
+        if self.schema is None:
+            return values
+        if isinstance(values, pa.Array | pa.ChunkedArray):
+            return pa.table([values.cast(pa.binary())], schema=ROWS.schema)
+        return ROWS.make_all(values) if isinstance(values, list) else ROWS.make(values)
 
 
 class ValueProducer(_OfValues, Producer):

@@ -11,12 +11,13 @@ from queue import Queue as Queued
 from typing import Any
 
 import pytest
+from kinds import OF_BYTES, append_all, kind_in, values_of
+from msgspec import structs
 from patience import PATIENCE
 
 from forebay.buffer.base.errors import Closed, Corrupt, Fenced, InvalidInput, NotFound, Unavailable
 from forebay.buffer.consumer import Collect, Consumer, Lag
-from forebay.buffer.format.batch import encode_batch
-from forebay.buffer.format.model import BatchDescriptor, Metadata, NewBatch
+from forebay.buffer.format.model import BatchDescriptor, Metadata
 from forebay.buffer.manifest import Manifest, Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.read.acks import ACKS_PER_WRITE
@@ -29,9 +30,10 @@ from forebay.testing import Fault, FaultyStore, ManualClock
 def append(
     store: MemoryStore, name: str, entries: list[bytes] | None = None, metadata: tuple[Metadata, ...] = ()
 ) -> None:
-    location = f"data/{name}.batch"
-    store.put(location, encode_batch([name.encode()] if entries is None else entries, "none"))
-    _as_it_is(store).append([NewBatch(location, metadata)])
+    values = [name.encode()] if entries is None else entries
+    times = (metadata[0].ingestion_time_ms, metadata[-1].ingestion_time_ms) if metadata else ()
+    batch = kind_in(store).upload(store, f"data/{name}.batch", values, *times)
+    append_all(_as_it_is(store), [structs.replace(batch, metadata=metadata)])
 
 
 def _as_it_is(store: MemoryStore) -> Queue:
@@ -40,9 +42,8 @@ def _as_it_is(store: MemoryStore) -> Queue:
 
 
 def append_many(store: MemoryStore, count: int) -> None:
-    for i in range(count):
-        store.put(f"data/{i}.batch", encode_batch([str(i).encode()], "none"))
-    _as_it_is(store).append([NewBatch(f"data/{i}.batch") for i in range(count)])
+    kind = kind_in(store)
+    append_all(_as_it_is(store), [kind.upload(store, f"data/{i}.batch", [str(i).encode()]) for i in range(count)])
 
 
 def waiting(store: MemoryStore) -> list[int]:
@@ -63,8 +64,7 @@ def test_batch_is_read_with_its_entries_and_location(inner: MemoryStore) -> None
     append(inner, "one", [b"data1", b"data2"])
     batch = Consumer(inner).next_batch()
     assert batch is not None
-    assert list(batch.entries) == [b"data1", b"data2"]
-    assert batch.arrow.to_pylist() == [b"data1", b"data2"]
+    assert values_of(batch) == [b"data1", b"data2"]
     assert (batch.sequence, batch.location, len(batch)) == (0, "data/one.batch", 2)
     assert batch.size == len(inner.get("data/one.batch").data)
 
@@ -189,7 +189,7 @@ def test_fetch_handle_fetches_what_the_consumer_would_even_after_a_pickle(inner:
     consumer = Consumer(inner)
     (descriptor,) = consumer.next_descriptors(1)
     handle = pickle.loads(pickle.dumps(consumer.fetch_handle()))
-    assert list(handle.fetch(pickle.loads(pickle.dumps(descriptor))).entries) == [b"a", b"b"]
+    assert values_of(handle.fetch(pickle.loads(pickle.dumps(descriptor)))) == [b"a", b"b"]
     assert bytes(handle.fetch_raw(descriptor)) == inner.get(descriptor.location).data
 
 
@@ -200,7 +200,7 @@ def test_workers_fetch_while_the_owner_acks(inner: MemoryStore) -> None:
     with ThreadPoolExecutor(8) as workers:
         fetched = workers.map(consumer.fetch_handle().fetch, descriptors)
         for batch in fetched:
-            assert list(batch.entries) == [str(batch.sequence).encode()]
+            assert values_of(batch) == [str(batch.sequence).encode()]
             consumer.ack_through(batch.sequence)
     assert waiting(inner) == []
 
@@ -407,7 +407,7 @@ def test_fenced_consumer_still_fetches_what_it_was_handed(inner: MemoryStore) ->
     old = Consumer(inner)
     (descriptor,) = old.next_descriptors(1)
     Consumer(inner)
-    assert list(old.fetch_descriptor(descriptor).entries) == [b"0"]
+    assert values_of(old.fetch_descriptor(descriptor)) == [b"0"]
 
 
 def test_error_in_the_with_block_is_not_hidden_by_the_fence_at_its_end(inner: MemoryStore) -> None:
@@ -680,6 +680,7 @@ def test_cancelled_async_read_leaves_the_batch_to_the_next(inner: MemoryStore) -
 # Records
 
 
+@OF_BYTES
 def test_records_expand_metadata_over_the_entries_it_covers(inner: MemoryStore) -> None:
     covered = [(1, 1_000, b"web"), (3, 2_000, b"none"), (3, 3_000, b"app"), (4, 2**62, b"far"), (9, 1, b"beyond")]
     metadata = tuple(Metadata(*item) for item in covered)
@@ -694,6 +695,7 @@ def test_records_expand_metadata_over_the_entries_it_covers(inner: MemoryStore) 
     assert [t and int(t.timestamp()) for t in table["ingestion_time"].to_pylist()] == [None, 1, 1, 3, None]
 
 
+@OF_BYTES
 @pytest.mark.parametrize("start", range(6))
 @pytest.mark.parametrize("stop", range(7))
 def test_records_of_a_part_are_a_part_of_the_records(inner: MemoryStore, start: int, stop: int) -> None:
@@ -706,6 +708,7 @@ def test_records_of_a_part_are_a_part_of_the_records(inner: MemoryStore, start: 
     assert batch.records(start, stop, columns=columns) == batch.records().slice(start, stop - start).select(columns)
 
 
+@OF_BYTES
 @pytest.mark.parametrize("entries", [[], [b"only"]])
 def test_records_of_small_batches_have_the_same_schema(inner: MemoryStore, entries: list[bytes]) -> None:
     append(inner, "one", entries)

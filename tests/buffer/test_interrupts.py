@@ -11,12 +11,11 @@ from types import FrameType
 from typing import Any, Self
 
 import pytest
+from kinds import append_all, kind_in
 
 from forebay.buffer.base import metrics
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.format.batch import encode_batch
-from forebay.buffer.format.model import NewBatch
 from forebay.buffer.manifest import Queue
 from forebay.buffer.read.ahead import FetchWindow
 from forebay.buffer.read.iteration import BaseConsumer
@@ -91,9 +90,7 @@ def append(store: Any, count: int) -> None:
     queue = Queue(store)
     for _ in range(count):
         number = queue.read().next_sequence
-        location = f"data/{number}.batch"
-        store.put(location, encode_batch([b"%d" % number], "none", 3))
-        queue.append([NewBatch(location, (), None)])
+        append_all(queue, [kind_in(store).upload(store, f"data/{number}.batch", [b"%d" % number])])
 
 
 Found = list[tuple[int, int]]

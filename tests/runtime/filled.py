@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
+from kinds import BYTES, Kind, append_all, kind_in
+from msgspec import structs
 from patience import PATIENCE
 
 from forebay.buffer.base.clock import SystemClock
-from forebay.buffer.format.batch import encode_batch, raw_size
+from forebay.buffer.format.batch import raw_size
 from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.model import Facts, Metadata, NewBatch
 from forebay.buffer.groups import Groups
@@ -39,15 +41,16 @@ class NoBackoff(SystemClock):
 
 
 def fill(store: ObjectStore, count: int = 10, *, entries: int = 2, size: int = 0) -> list[bytes]:
-    """Append batches; entry j of batch i is `i:j`, padded to `size`. Returns all entries of them."""
-    queue = Queue(store)
+    """Append batches of the buffer's kind; value j of batch i is `i:j`, padded to `size`. Returns all values."""
+    queue, kind = Queue(store), kind_in(store)
     first = queue.read().next_sequence
     batches, said = [], []
     for number in range(first, first + count):
         held = [f"{number}:{index}".encode().ljust(size, b".") for index in range(entries)]
-        batches.append(append_data(store, number, bytes(encode_batch(held, "none")), held))
+        batch = kind.upload(store, f"data/{number}", held, TIME + number, TIME + number)
+        batches.append(structs.replace(batch, metadata=(Metadata(0, TIME + number, b""),)))
         said += held
-    queue.append(batches)
+    append_all(queue, batches)
     return said
 
 
@@ -57,8 +60,11 @@ def append_data(store: ObjectStore, number: int, data: bytes, held: list[bytes])
     return NewBatch(f"data/{number}", (Metadata(0, TIME + number, b""),), facts)
 
 
-def new_buffer(name: str, count: int = 10, *, profile: str = "native", **settings: Any) -> MemoryStore:
-    store = MemoryStore(f"memory://runtime-{name}")
+def new_buffer(
+    name: str, count: int = 10, *, profile: str = "native", kind: Kind = BYTES, **settings: Any
+) -> MemoryStore:
+    store = MemoryStore(f"memory://runtime-{name}" if kind is BYTES else f"memory://runtime-{name}-{kind.name}")
+    kind.begin(store)
     if profile == "opendata":
         store.create("manifest", Manifest.empty("new").to_bytes())
     if count:

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from filled import acked, run
+from kinds import BYTES, Kind, values_of
 
 from forebay.buffer.base.errors import ForebayError, InvalidInput, StoreError
 from forebay.buffer.consumer import Consumer
@@ -25,19 +26,22 @@ CALLS = [(b"a", b""), (b"bad 1", b"svc=web"), (b"bad 2", b""), (b"b", b""), (b"b
 
 
 def refuse_bad(batch: Batch) -> pa.Table:
-    for entry in batch.entries:
-        if b"bad" in entry:
-            raise ValueError(f"{entry.decode()} is bad")
-    return batch.records()
+    for value in values_of(batch):
+        if b"bad" in value:
+            raise ValueError(f"{value.decode()} is bad")
+    return batch.records() if batch.schema is None else batch.table
 
 
-def with_letters(name: str, *, runs: int = 1, profile: Any = "native") -> tuple[MemoryStore, MemoryStore]:
+def with_letters(
+    name: str, *, runs: int = 1, profile: Any = "native", kind: Kind = BYTES
+) -> tuple[MemoryStore, MemoryStore]:
     """A buffer, and the three letters, in a batch each, that runtimes made of it."""
+    name = f"{name}-{kind.name}"
     source, letters = MemoryStore(f"memory://replay-{name}"), MemoryStore(f"memory://replay-{name}-dead")
     paths = {"manifest_path": "manifest", "data_prefix": "data"}
-    with Producer(source, profile=profile, flush_interval=0.001, **paths) as producer:
-        for entry, metadata in CALLS:
-            producer.produce(entry, metadata).result()
+    with Producer(source, schema=kind.schema, profile=profile, flush_interval=0.001, **paths) as producer:
+        for value, metadata in CALLS:
+            producer.produce(kind.make(value), metadata).result()
     group = None if profile == "opendata" else "etl"
     for _ in range(runs):
         with Producer(letters, flush_interval=0.001) as dead:
@@ -62,7 +66,7 @@ def replay(letters: ObjectStore, source: ObjectStore, to: str | None = None, *na
 
 def entries_of(store: ObjectStore | str) -> list[tuple[bytes, bytes]]:
     return [
-        (row["value"], row["metadata"] or b"")
+        (row["value"], row["metadata" if batch.schema is None else "_call_metadata"] or b"")
         for batch in Consumer(store, group="looks")
         for row in batch.records().to_pylist()
     ]
@@ -71,8 +75,8 @@ def entries_of(store: ObjectStore | str) -> list[tuple[bytes, bytes]]:
 BAD = [CALLS[1], CALLS[2], CALLS[4]]
 
 
-def test_entries_go_back_to_their_source_with_their_metadata_and_only_once() -> None:
-    source, letters = with_letters("source")
+def test_entries_go_back_to_their_source_with_their_metadata_and_only_once(kind: Kind) -> None:
+    source, letters = with_letters("source", kind=kind)
     assert replay(letters, source) == [("0.0", ""), ("1.0", ""), ("2.0", "")]
     assert replay(letters, source) == []
     assert entries_of(source) == CALLS + BAD
@@ -81,8 +85,8 @@ def test_entries_go_back_to_their_source_with_their_metadata_and_only_once() -> 
     assert sink.values() == [entry for entry, _ in BAD], "the group that could not use them reads on there"
 
 
-def test_letters_that_came_later_are_replayed_by_the_next_replay() -> None:
-    source, letters = with_letters("later")
+def test_letters_that_came_later_are_replayed_by_the_next_replay(kind: Kind) -> None:
+    source, letters = with_letters("later", kind=kind)
     replay(letters, source)
     with Producer(letters, flush_interval=0.001) as dead:
         run(source, LedgerSink(), decoder=refuse_bad, dead_letters=dead, config={"fetch_workers": 1})
@@ -99,23 +103,23 @@ def test_entries_go_to_another_buffer_if_asked() -> None:
         replay(letters, source, letters.url)
 
 
-def test_named_letters_are_replayed_each_time() -> None:
-    source, letters = with_letters("named")
+def test_named_letters_are_replayed_each_time(kind: Kind) -> None:
+    source, letters = with_letters("named", kind=kind)
     for _ in range(2):
         assert replay(letters, source, None, "1.0") == [("1.0", "")]
     assert entries_of(source) == [*CALLS, CALLS[2], CALLS[2]]
 
 
-def test_entries_that_two_letters_hold_are_replayed_once() -> None:
-    source, letters = with_letters("twice", runs=2)
+def test_entries_that_two_letters_hold_are_replayed_once(kind: Kind) -> None:
+    source, letters = with_letters("twice", runs=2, kind=kind)
     assert [skipped for _name, skipped in replay(letters, source)] == [
         "", "", "", *(f"letter {first}.0 holds the same entries" for first in range(3))
     ]  # fmt: skip
     assert entries_of(source) == CALLS + BAD
 
 
-def test_object_that_could_not_be_read_is_left_out() -> None:
-    source, letters = with_letters("object")
+def test_object_that_could_not_be_read_is_left_out(kind: Kind) -> None:
+    source, letters = with_letters("object", kind=kind)
     source.put(Queue(source).descriptors(0, 1)[0].location, b"damaged")
     with Producer(letters, flush_interval=0.001) as dead:
         run(source, LedgerSink(), group="other", decoder=refuse_bad, dead_letters=dead)
@@ -123,8 +127,8 @@ def test_object_that_could_not_be_read_is_left_out() -> None:
     assert len(skipped) == 1
 
 
-def test_preview_shows_what_is_left_and_changes_nothing() -> None:
-    source, letters = with_letters("preview")
+def test_preview_shows_what_is_left_and_changes_nothing(kind: Kind) -> None:
+    source, letters = with_letters("preview", kind=kind)
     work = Replay(Queue(letters), None, opener(source), group="replay")
     assert [found.target for found in work.preview()] == [source.url] * 3
     assert Queue(letters).read().groups == {}
@@ -144,9 +148,9 @@ def test_version_1_source_gets_the_entries_too() -> None:
 # Dying on the way
 
 
-def test_replay_that_dies_after_any_letter_goes_on_and_repeats_nothing() -> None:
+def test_replay_that_dies_after_any_letter_goes_on_and_repeats_nothing(kind: Kind) -> None:
     for at in range(3):
-        source, letters = with_letters(f"dies-{at}")
+        source, letters = with_letters(f"dies-{at}", kind=kind)
         found = Replay(Queue(letters), None, opener(source), group="replay").run()
         for _ in range(at + 1):
             next(found)
@@ -156,9 +160,9 @@ def test_replay_that_dies_after_any_letter_goes_on_and_repeats_nothing() -> None
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH, Fault.CRASH_AFTER, Fault.LOSE_ANSWER, Fault.DROP])
-def test_fault_at_any_ack_of_the_letters_repeats_nothing(fault: Fault) -> None:
+def test_fault_at_any_ack_of_the_letters_repeats_nothing(fault: Fault, kind: Kind) -> None:
     for at in range(20):
-        source, letters = with_letters(f"ack-{fault.name}-{at}")
+        source, letters = with_letters(f"ack-{fault.name}-{at}", kind=kind)
         faulty = FaultyStore(letters, {at: fault}, only={"replace", "create"})
         try:
             replay(faulty, source)
@@ -187,8 +191,8 @@ class DyingProducer(Producer):
         return handle
 
 
-def test_letters_whose_entries_are_not_durable_are_not_acknowledged() -> None:
-    source, letters = with_letters("not-durable")
+def test_letters_whose_entries_are_not_durable_are_not_acknowledged(kind: Kind) -> None:
+    source, letters = with_letters("not-durable", kind=kind)
     stuck = FaultyStore(source, dict.fromkeys(range(1000), Fault.FAIL), only={"put"})
 
     def open_stuck(_url: str, writer_id: str | None) -> Producer:
@@ -203,8 +207,8 @@ def test_letters_whose_entries_are_not_durable_are_not_acknowledged() -> None:
 
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("call", [1, 2, 3])
-def test_replay_that_dies_in_any_call_repeats_nothing(call: int, durable: bool) -> None:
-    source, letters = with_letters(f"call-{call}-{durable}")
+def test_replay_that_dies_in_any_call_repeats_nothing(call: int, durable: bool, kind: Kind) -> None:
+    source, letters = with_letters(f"call-{call}-{durable}", kind=kind)
 
     def open_dying(_url: str, writer_id: str | None) -> Producer:
         producer = DyingProducer(source, writer_id=writer_id, flush_interval=0.001)

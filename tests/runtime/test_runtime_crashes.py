@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from filled import NoBackoff, NoPauses, acked, fill, new_buffer
+from kinds import BYTES, ROWS, Kind
 from patience import PATIENCE
 
 from forebay.buffer.base.errors import Fenced, ForebayError
@@ -72,11 +73,12 @@ class Dying(FaultyStore):
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("how", SINKS)
 def test_dying_at_any_store_call_leaves_a_state_that_the_next_run_finishes(
-    how: str, after: bool, group: str | None
+    how: str, after: bool, group: str | None, kind: Kind
 ) -> None:
     for at in range(200):
-        inner = MemoryStore(f"memory://runtime-dying-{how}-{after}-{group}-{at}")
+        inner = MemoryStore(f"memory://runtime-dying-{how}-{after}-{group}-{at}-{kind.name}")
         watched = WatchedStore(inner)
+        kind.begin(watched)
         said = fill(watched, BATCHES, size=50)
         store = Dying(watched)
         store.at, store.after = at, after
@@ -96,9 +98,11 @@ def test_dying_at_any_store_call_leaves_a_state_that_the_next_run_finishes(
 
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("how", SINKS)
-def test_dying_in_any_call_of_the_sink_leaves_a_state_that_the_next_run_finishes(how: str, applied: bool) -> None:
+def test_dying_in_any_call_of_the_sink_leaves_a_state_that_the_next_run_finishes(
+    how: str, applied: bool, kind: Kind
+) -> None:
     for at in range(BATCHES + 1):
-        store = new_buffer(f"dying-sink-{how}-{applied}-{at}", 0)
+        store = new_buffer(f"dying-sink-{how}-{applied}-{at}", 0, kind=kind)
         said = fill(store, BATCHES, size=50)
         sink = LedgerSink(*[(True, Committed())] * at, (applied, Crash("here")), **SINKS[how])
         try:
@@ -110,9 +114,9 @@ def test_dying_in_any_call_of_the_sink_leaves_a_state_that_the_next_run_finishes
 
 
 @pytest.mark.parametrize("fault", WRITE_FAULTS)
-def test_any_fault_of_any_write_changes_nothing_of_the_outcome(fault: Fault) -> None:
+def test_any_fault_of_any_write_changes_nothing_of_the_outcome(fault: Fault, kind: Kind) -> None:
     for at in range(40):
-        inner = new_buffer(f"faulty-{fault.name}-{at}", 0)
+        inner = new_buffer(f"faulty-{fault.name}-{at}", 0, kind=kind)
         said = fill(inner, BATCHES, size=50)
         store = FaultyStore(inner, {at: fault}, only={"create", "replace", "put"})
         sink = LedgerSink(combining=Combining(250))
@@ -133,6 +137,7 @@ def test_seeded_troubles_of_store_and_sink_end_with_everything_once() -> None:
     for seed in range(60):
         random = Random(seed)
         watched = WatchedStore(MemoryStore(f"memory://runtime-seeded-{seed}"))
+        (BYTES, ROWS)[seed % 2].begin(watched)
         said = fill(watched, BATCHES, size=50)
         how = random.choice(list(SINKS))
         sink = Troubled(random, **SINKS[how])
@@ -200,9 +205,9 @@ class TakenOver(FaultyStore):
 
 
 @pytest.mark.parametrize("how", SINKS)
-def test_runtime_that_is_replaced_at_any_store_call_stops_and_acknowledges_nothing_more(how: str) -> None:
+def test_runtime_that_is_replaced_at_any_store_call_stops_and_acknowledges_nothing_more(how: str, kind: Kind) -> None:
     for at in range(200):
-        inner = new_buffer(f"replaced-{how}-{at}", 0)
+        inner = new_buffer(f"replaced-{how}-{at}", 0, kind=kind)
         said = fill(inner, BATCHES, size=50)
         sink = LedgerSink(**SINKS[how])
         store = TakenOver(inner)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from filled import run
+from typed_data import EVERY_TYPE
 
 from forebay.buffer.base.errors import ForebayError
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.format.schema import check_schema
 from forebay.buffer.manifest import Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.read.fetch import Batch
@@ -158,6 +161,45 @@ def test_letter_holds_the_bad_row_alone_and_is_replayed_as_the_same_row(store: M
     (done,) = work.run()
     assert (done.skipped, done.kept.letter.rows, done.kept.letter.place) == ("", True, "entry 1")
     assert rows_of(store) == [{"id": 1}, {"id": 2}, {"id": 2}]
+
+
+def test_rows_of_every_type_are_replayed_as_they_were() -> None:
+    schema = check_schema(pa.schema([pa.field(name, kind) for name, kind, _ in EVERY_TYPE]))
+    # JSON has no infinity.
+    held = [[1.5 if value == math.inf else value for value in values] for _, _, values in EVERY_TYPE]
+    table = pa.table([pa.array(values, field.type) for values, field in zip(held, schema, strict=True)], schema=schema)
+    source, letters = MemoryStore("memory://every-type"), MemoryStore("memory://every-type-letters")
+    with Producer(source, schema=schema) as producer:
+        producer.produce(table)
+
+    def refuse(_batch: Batch) -> pa.Table:
+        raise ValueError("all are bad")
+
+    with Producer(letters) as dead:
+        run(source, CallableSink(lambda _: None), decoder=refuse, dead_letters=dead)
+    work = Replay(Queue(letters), None, lambda _url, name: Producer(source, writer_id=name), group="replay")
+    assert [(done.skipped, done.kept.letter.count) for done in work.run()] == [("", 3)]
+    kept, replayed = (batch.table for batch in Consumer(source))
+    assert kept.equals(table)
+    assert [name for name in schema.names if not replayed[name].equals(table[name])] == []
+
+
+def test_row_that_no_json_document_can_hold_is_kept_as_its_object_and_not_replayed() -> None:
+    source, letters = MemoryStore("memory://infinite"), MemoryStore("memory://infinite-letters")
+    with Producer(source, schema=pa.schema([pa.field("id", pa.float64())])) as producer:
+        producer.produce([{"id": 1.0}, {"id": math.inf}])
+
+    def refuse(batch: Batch) -> pa.Table:
+        if math.inf in batch.table["id"].to_pylist():
+            raise ValueError("infinity is bad")
+        return batch.table
+
+    with Producer(letters) as dead:
+        run(source, CallableSink(lambda _: None), decoder=refuse, dead_letters=dead)
+    work = Replay(Queue(letters), None, lambda _url, name: Producer(source, writer_id=name), group="replay")
+    assert [done.skipped for done in work.run()] == ["it holds an object that could not be used, and no entries"]
+    (listed,) = Queue(source).descriptors(0, 10)
+    assert rows_of(letters) == [bytes(source.get(listed.location).data)]
 
 
 def test_letter_of_rows_is_not_replayed_to_a_buffer_of_bytes(store: MemoryStore) -> None:

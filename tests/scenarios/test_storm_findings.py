@@ -16,6 +16,7 @@ from collections.abc import Callable
 from itertools import count
 
 import pytest
+from kinds import Kind, values_of
 
 from forebay.buffer.base.errors import Fenced, NotFound, Trimmed
 from forebay.buffer.consumer import Consumer
@@ -49,12 +50,12 @@ class Scene:
 
     numbers = count()
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind) -> None:
         self.clock = ManualClock()
         self.store = MemoryStore(f"memory://findings-{next(self.numbers)}", clock=self.clock)
-        with Producer(self.store, clock=self.clock) as producer:
+        with Producer(self.store, schema=kind.schema, clock=self.clock) as producer:
             for number in range(BATCHES):
-                producer.produce(b"%d" % number)
+                producer.produce(kind.make(b"%d" % number))
                 producer.flush().wait()
                 self.clock.advance(1)
         self.clock.advance(60)
@@ -78,8 +79,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene() -> Scene:
-    return Scene()
+def scene(kind: Kind) -> Scene:
+    return Scene(kind)
 
 
 def run(scene: Scene, group: str | None, letters: Producer | None = None) -> LedgerSink:
@@ -124,7 +125,7 @@ def test_consumer_whose_batch_retention_has_dropped_says_so(scene: Scene) -> Non
 def test_consumer_that_skips_what_is_trimmed_skips_it_then_too(scene: Scene) -> None:
     consumer = Consumer(scene.stopped, group="etl", on_trimmed="skip")
     scene.stopped.meanwhile = scene.drop
-    assert [(batch.sequence, list(batch.entries)) for batch in consumer] == [(BATCHES - 1, [b"3"])]
+    assert [(batch.sequence, values_of(batch)) for batch in consumer] == [(BATCHES - 1, [b"3"])]
     assert consumer.skipped == BATCHES - 1
 
 
@@ -136,11 +137,11 @@ def test_batch_that_is_really_missing_is_still_reported_as_such(scene: Scene) ->
         run(scene, "etl")
 
 
-def test_planned_range_is_repeated_as_it_was_however_many_looks_it_takes() -> None:
-    store = MemoryStore("memory://findings-planned")
-    with Producer(store) as producer:
+def test_planned_range_is_repeated_as_it_was_however_many_looks_it_takes(kind: Kind) -> None:
+    store = MemoryStore(f"memory://findings-planned-{kind.name}")
+    with Producer(store, schema=kind.schema) as producer:
         for number in range(12):
-            producer.produce(b"%d" % number)
+            producer.produce(kind.make(b"%d" % number))
             producer.flush().wait()
     dying = Consumer(store, group="etl")
     dying.next_descriptors(10)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from kinds import OF_BYTES
 
 from forebay.buffer.base.errors import Corrupt, Denied, InvalidInput, NotFound, Trimmed
 from forebay.buffer.consumer import Consumer
@@ -53,6 +54,7 @@ def test_scan_of_a_typed_buffer_has_its_columns_in_order(store: MemoryStore) -> 
     assert found.batches == 5
 
 
+@OF_BYTES
 def test_scan_of_bytes_has_a_row_for_each_entry_in_either_version(inner: MemoryStore) -> None:
     for i in range(3):
         with Producer(inner) as producer:

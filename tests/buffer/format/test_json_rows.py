@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))  # tests here share what is beside them
 from typed_data import every_schema, rows_of
 
 from forebay.buffer.format.json_rows import rows_as_json

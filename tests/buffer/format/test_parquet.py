@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typed_data import EVERY_TYPE
 
 from forebay.buffer.base.errors import Corrupt, InvalidInput
 from forebay.buffer.format.parquet import RowEntries, decode_rows, encode_rows
 from forebay.buffer.format.schema import check_schema
-
-NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
-BERLIN = pa.timestamp("us", "Europe/Berlin")
-EVERY_TYPE: list[tuple[str, pa.DataType, list[Any]]] = [
-    ("bool", pa.bool_(), [True, None, False]),
-    ("int8", pa.int8(), [-128, None, 127]),
-    ("uint8", pa.uint8(), [0, None, 255]),
-    ("int32", pa.int32(), [-(2**31), None, 2**31 - 1]),
-    ("uint32", pa.uint32(), [0, None, 2**32 - 1]),
-    ("int64", pa.int64(), [-(2**63), None, 2**63 - 1]),
-    ("uint64", pa.uint64(), [0, None, 2**64 - 1]),
-    ("float", pa.float32(), [0.5, None, float("inf")]),
-    ("double", pa.float64(), [0.1, None, -0.0]),
-    ("string", pa.string(), ["", None, "größer 🌊"]),
-    ("binary", pa.binary(), [b"", None, b"\0\xff"]),
-    ("fixed", pa.binary(2), [b"ab", None, b"\0\0"]),
-    ("date", pa.date32(), [date(1900, 1, 1), None, date(2026, 1, 31)]),
-    ("decimal", pa.decimal128(38, 10), [Decimal("-1.5"), None, Decimal("9" * 28 + "." + "9" * 10)]),
-    ("ms", pa.timestamp("ms"), [datetime(1969, 1, 1), None, datetime(2026, 1, 31, 12)]),  # noqa: DTZ001
-    ("utc", pa.timestamp("us", "UTC"), [NOON, None, NOON]),
-    ("berlin", BERLIN, [NOON, None, NOON]),
-    ("list", pa.list_(pa.int64()), [[], None, [1, None, 3]]),
-    ("struct", pa.struct({"a": pa.int64(), "at": BERLIN}), [{"a": 1, "at": NOON}, None, {"a": None, "at": None}]),
-    ("map", pa.map_(pa.string(), pa.int64()), [[], None, [("k", 1), ("l", None)]]),
-    ("nested", pa.list_(pa.struct({"x": pa.list_(pa.string())})), [[{"x": ["a", None]}], None, [None, {"x": None}]]),
-]  # fmt: skip
 
 
 def decode(data: memoryview, table: pa.Table, **settings: Any) -> pa.Table:

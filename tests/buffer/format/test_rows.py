@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import OrderedDict, defaultdict
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum, IntEnum
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -17,8 +15,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))  # tests here share what is beside them
 from typed_data import every_schema, rows_of
 
 from forebay.buffer.base.errors import InvalidInput

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,8 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))  # tests here share what is beside them
 from typed_data import PLAIN, every_schema
 
 from forebay.buffer.base.errors import Corrupt, InvalidInput

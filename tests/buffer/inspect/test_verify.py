@@ -77,7 +77,7 @@ def test_healthy_buffer_is_ok_and_all_of_it_was_looked_at(inner: MemoryStore, pr
     assert report.severity is Severity.OK
     assert report.findings == ()
     assert (report.batches, report.entries) == (200, 400 if deep else 0)
-    assert report.version == (2 if profile == "native" else 1)
+    assert report.version == (1 if profile == "opendata" else 2)
 
 
 def test_segments_index_nodes_and_cursors_are_walked(native: MemoryStore) -> None:

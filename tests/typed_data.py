@@ -1,4 +1,4 @@
-"""Schemas and rows for tests: strategies that give every type that a typed buffer may have."""
+"""Schemas and rows for tests: values of every type that a typed buffer may have, and strategies that give them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,33 @@ PLAIN = [
     *(pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.binary(16), pa.date32(), pa.decimal128(38, 10)),
     *(pa.timestamp("ms"), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.timestamp("ms", "Europe/Berlin")),
 ]
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+BERLIN = pa.timestamp("us", "Europe/Berlin")
+EVERY_TYPE: list[tuple[str, pa.DataType, list[Any]]] = [
+    ("bool", pa.bool_(), [True, None, False]),
+    ("int8", pa.int8(), [-128, None, 127]),
+    ("uint8", pa.uint8(), [0, None, 255]),
+    ("int32", pa.int32(), [-(2**31), None, 2**31 - 1]),
+    ("uint32", pa.uint32(), [0, None, 2**32 - 1]),
+    ("int64", pa.int64(), [-(2**63), None, 2**63 - 1]),
+    ("uint64", pa.uint64(), [0, None, 2**64 - 1]),
+    ("float", pa.float32(), [0.5, None, float("inf")]),
+    ("double", pa.float64(), [0.1, None, -0.0]),
+    ("string", pa.string(), ["", None, "größer 🌊"]),
+    ("binary", pa.binary(), [b"", None, b"\0\xff"]),
+    ("fixed", pa.binary(2), [b"ab", None, b"\0\0"]),
+    ("date", pa.date32(), [date(1900, 1, 1), None, date(2026, 1, 31)]),
+    ("decimal", pa.decimal128(38, 10), [Decimal("-1.5"), None, Decimal("9" * 28 + "." + "9" * 10)]),
+    ("ms", pa.timestamp("ms"), [datetime(1969, 1, 1), None, datetime(2026, 1, 31, 12)]),  # noqa: DTZ001
+    ("utc", pa.timestamp("us", "UTC"), [NOON, None, NOON]),
+    ("berlin", BERLIN, [NOON, None, NOON]),
+    ("list", pa.list_(pa.int64()), [[], None, [1, None, 3]]),
+    ("struct", pa.struct({"a": pa.int64(), "at": BERLIN}), [{"a": 1, "at": NOON}, None, {"a": None, "at": None}]),
+    ("map", pa.map_(pa.string(), pa.int64()), [[], None, [("k", 1), ("l", None)]]),
+    ("nested", pa.list_(pa.struct({"x": pa.list_(pa.string())})), [[{"x": ["a", None]}], None, [None, {"x": None}]]),
+]  # fmt: skip
+"""A name, a type and values of it that come back from a batch as they are."""
+
 names = st.text(
     st.characters(exclude_categories=["Cs"], min_codepoint=32, exclude_characters='"\\'), min_size=1, max_size=8
 )
