@@ -31,6 +31,7 @@ SYSTEM = {
         "buffer/test_producer_typed.py",
         "buffer/test_read_ahead.py",
         "buffer/test_unopened.py",
+        "buffer/topic/test_topic_read_ahead.py",
         "buffer/write/test_traced.py",
         "cli/test_commands.py",
         "cli/test_demo.py",
