@@ -22,10 +22,10 @@ class Traces:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, sampler: Sampler = ALWAYS_ON) -> None:
         self._exporter = InMemorySpanExporter()
-        provider = TracerProvider(sampler=sampler)
-        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: provider)
-        self.tracer: Tracer = provider.get_tracer("test")
+        self.provider = TracerProvider(sampler=sampler)
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        monkeypatch.setattr("opentelemetry.trace.get_tracer_provider", lambda: self.provider)
+        self.tracer: Tracer = self.provider.get_tracer("test")
 
     def ended(self, start: str) -> list[ReadableSpan]:
         """The spans that have ended and whose names start so."""

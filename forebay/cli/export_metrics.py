@@ -229,8 +229,8 @@ and missing objects.
 A URL that cannot be read, or where nothing was written yet, is shown as forebay_up 0 and tried again. Other metrics of
 it are left out meanwhile. docs/grafana/alerts.yml has alert rules.
 
-Whoever reaches the port can read the URLs of buffers and the names of groups and hosts. It is open to this machine
-alone, unless --host names another address. Ctrl-C ends the command.""",
+Everyone who can reach the port can read the URLs of buffers and the names of groups and hosts. It is open to this
+machine alone, unless --host names another address. Ctrl-C ends the command.""",
 )
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
 @storage_option

@@ -78,7 +78,7 @@ def s3(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture(params=["s3fs-weed", "obstore-weed", AZURE])
 def proxied(request: pytest.FixtureRequest) -> Iterator[tuple[Backend, FaultProxy]]:
-    """A real server, and a proxy in front of it that breaks connections as it is told to."""
+    """A real server, and a proxy in front of it that breaks connections on request."""
     server = request.getfixturevalue(request.param.partition("-")[2])
     with FaultProxy(server.endpoint_url) as proxy:
         yield make_backend(request.param, request), proxy

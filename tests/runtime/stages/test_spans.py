@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from filled import new_buffer, run, running
 from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode
 from patience import wait_for
 from traces import Traces
@@ -99,3 +100,16 @@ def test_runtime_without_a_tracer_makes_no_spans() -> None:
     with CallableSink(lambda commit: seen.append(trace.get_current_span())) as sink:
         run(new_buffer("off", 1), sink)
     assert seen == [trace.INVALID_SPAN]
+
+
+def test_span_processor_that_fails_at_the_end_of_a_commit_does_not_halt_the_runtime(
+    traces: Traces, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            raise RuntimeError("the collector is down")
+
+    traces.provider.add_span_processor(Failing())
+    run(new_buffer("failing", 3), LedgerSink())
+    assert "a span processor failed" in caplog.text
+    assert len(traces.ended("process")) == 3
