@@ -102,7 +102,7 @@ def run(bench: Bench) -> None:
             both = [_median_seconds(bench, source) for source in sources]
             for length in (1024, 300, 100):
                 for batch_bytes in (_BATCH_BYTES, 4 * _BATCH_BYTES):
-                    _compare_typed(bench, _Typed(spark, folder, length, batch_bytes, total // 4))
+                    _compare_typed(bench, _Typed(spark, folder, length, batch_bytes, total))
         with session(1) as spark:
             for source, seconds in zip(sources, both, strict=True):
                 source.spark = spark
