@@ -93,6 +93,8 @@ class FileStore(ObjectStore):
         self.url: str = location.url
         self._root = Path(unquote(urlsplit(self.url).path))
         self._swept: set[Path] = set()
+        self._lasting_folders: set[Path] = set()
+        """Folders whose names survive a power cut."""
         self._lock_seconds = check_seconds(lock_seconds, "lock_seconds")
         self._clock = clock or SystemClock()
         self._disk = disk or Disk()
@@ -258,14 +260,21 @@ class FileStore(ObjectStore):
     def _make_folder(self, folder: Path) -> None:
         """Make the folder and those above it, so that they survive a crash as well as what is put into them."""
         if folder.is_dir():
-            return
-        self._make_folder(folder.parent)
-        try:
-            self._disk.make_folder(folder)
-        except FileExistsError:
-            if not folder.is_dir():  # else another process was quicker
-                raise NotADirectoryError from None
-        self._disk.sync_folder(folder.parent)
+            if folder in self._lasting_folders:
+                return
+            # The process that made it may have died before it synced its name, or may not have come to that yet. The
+            # names of the folders above it were synced before it was made.
+            with suppress(PermissionError):
+                self._disk.sync_folder(folder.parent)  # guard: fsync the name of a folder that another process made
+        else:
+            self._make_folder(folder.parent)
+            try:
+                self._disk.make_folder(folder)
+            except FileExistsError:
+                if not folder.is_dir():  # else another process was quicker
+                    raise NotADirectoryError from None
+            self._disk.sync_folder(folder.parent)  # guard: fsync the name of a new folder
+        self._lasting_folders.add(folder)
 
     def _write_temporary(self, path: Path, data: Data) -> Path:
         """Write a synced temporary file. On a full disk, remove leftovers of killed processes and try once more."""

@@ -60,7 +60,6 @@ class Work:
         self.states: dict[frozenset[tuple[str, bytes | None]], tuple[Tree, set[Required]]] = {}
         """The different disks, and what each must hold."""
         self.cut_disks = 0
-        self.recording = True
         self._random = Random(seed)
         self._url = f"file://{home / BUFFER}"
         self._consumer: Consumer | None = None
@@ -126,24 +125,24 @@ class Work:
             self.produce(first)
             self.collect()
 
-    def lose_power_now(self, what: str) -> None:
+    def _lose_power(self, what: str) -> None:
         """Note each disk that a power cut may leave now."""
         for cut in cuts(self._random):
             tree = self.disk.leave(cut)
             told = self.told
-            required = Required(f"{what}; {cut.name}", told.durable, len(told.calls), told.acked, told.begun_ack)
+            required = Required(
+                f"{self.disk.changes}: {what}; {cut.name}", told.durable, len(told.calls), told.acked, told.begun_ack
+            )
             shown = frozenset(item for item in tree.items() if not _is_passed_over(item[0]))
             self.states.setdefault(shown, (tree, set()))[1].add(required)
             self.cut_disks += 1
 
-    def _lose_power(self, what: str) -> None:
-        if self.recording:
-            self.lose_power_now(f"{self.disk.changes}: {what}")
-
     def check_all(self, home: Path) -> list[str]:
-        """Check each disk, and return what is wrong."""
-        wrong = []
+        """Check each disk, and return what is wrong with the first few that fail."""
+        wrong: list[str] = []
         for tree, required in self.states.values():
+            if len(wrong) == 3:
+                break
             try:
                 self.check(tree, required, home)
             except Exception as error:  # noqa: BLE001 - whatever it is, the disk cannot be used
