@@ -19,7 +19,8 @@ from forebay.buffer.eventlog.cursors import StoredCursors
 from forebay.buffer.eventlog.lines import LinesFile
 from forebay.buffer.eventlog.model import CompactReport
 from forebay.buffer.manifest.topic import MAX_PARTITIONS, partition_name
-from forebay.buffer.store.file import FileStore, sync_path
+from forebay.buffer.store.disk import sync_path
+from forebay.buffer.store.file import FileStore
 from forebay.buffer.store.lock import LOCK_SECONDS, wait_for_lock
 
 if TYPE_CHECKING:

@@ -42,6 +42,7 @@ from forebay.buffer.store.base import (
     check_key,
     check_prefix,
 )
+from forebay.buffer.store.disk import Disk
 from forebay.buffer.store.lock import LOCK_SECONDS, hold_lock
 from forebay.buffer.store.urls import parse_url
 
@@ -80,17 +81,23 @@ class FileStore(ObjectStore):
         url: `file:///absolute/path`.
         lock_seconds: how long a write waits while another program holds the lock of its folder.
         clock: measures that wait.
+        disk: makes the changes; for tests.
     """
 
-    def __init__(self, url: str, *, lock_seconds: float = LOCK_SECONDS, clock: Clock | None = None) -> None:
+    def __init__(
+        self, url: str, *, lock_seconds: float = LOCK_SECONDS, clock: Clock | None = None, disk: Disk | None = None
+    ) -> None:
         location = parse_url(url)
         if location.scheme != "file":
             raise InvalidInput(f"{location.url} is not a local folder: write file:///absolute/path")
         self.url: str = location.url
         self._root = Path(unquote(urlsplit(self.url).path))
         self._swept: set[Path] = set()
+        self._lasting_folders: set[Path] = set()
+        """Folders whose names survive a power cut."""
         self._lock_seconds = check_seconds(lock_seconds, "lock_seconds")
         self._clock = clock or SystemClock()
+        self._disk = disk or Disk()
         self._rescued_at: float | None = None
 
     def __reduce__(self) -> tuple[type[FileStore], tuple[str]]:
@@ -126,8 +133,8 @@ class FileStore(ObjectStore):
         try:
             with self._typed_errors(key), self._filled(path, data) as temporary:
                 with self._locked(path.parent):
-                    version = _rename_over(temporary, path, _stat(path))
-                _sync_written(path.parent)
+                    version = _rename_over(self._disk, temporary, path, _stat(path))
+                self._sync_written(path.parent)
         except _FolderNotSyncedError as error:
             raise Unknown(f"{self.url}/{key} was written, but may not survive a crash: {error}") from error
         return version
@@ -139,11 +146,11 @@ class FileStore(ObjectStore):
             with self._typed_errors(key), self._filled(path, data) as temporary:
                 version = _version(temporary.stat())
                 try:
-                    os.link(temporary, path)  # fails if the name is taken, so it needs no lock
+                    self._disk.link(temporary, path)  # fails if the name is taken, so it needs no lock
                 except FileExistsError:
                     _stat(path)  # raises where it is no object
                     return NotApplied("it exists")
-                _sync_written(path.parent)
+                self._sync_written(path.parent)
         except _FolderNotSyncedError as error:
             return InDoubt(f"it was created, but may not survive a crash: {error}")
         return Applied(version)
@@ -161,8 +168,8 @@ class FileStore(ObjectStore):
                         return NotApplied("it does not exist")
                     if _version(now) != version:  # guard: compare the version under the lock
                         return NotApplied("its version has changed")
-                    version = _rename_over(temporary, path, now)
-                _sync_written(path.parent)
+                    version = _rename_over(self._disk, temporary, path, now)
+                self._sync_written(path.parent)
         except _FolderNotSyncedError as error:
             return InDoubt(f"it was replaced, but may not survive a crash: {error}")
         return Applied(version)
@@ -202,7 +209,7 @@ class FileStore(ObjectStore):
             try:
                 with self._typed_errors(key), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                     self._check_folders(path)
-                    path.unlink()
+                    self._disk.unlink(path)
                     folders.add(path.parent)
             except StoreError as error:
                 failures[key] = error
@@ -210,7 +217,7 @@ class FileStore(ObjectStore):
                 failures[key] = Unavailable(str(error))
         for folder in folders:
             with suppress(OSError):  # a deletion that a crash undoes is swept again
-                sync_path(folder)
+                self._disk.sync_folder(folder)
         return failures
 
     def _path(self, key: str) -> Path:
@@ -241,13 +248,33 @@ class FileStore(ObjectStore):
     @contextmanager
     def _filled(self, path: Path, data: Data) -> Iterator[Path]:
         """A synced temporary file beside `path`, gone again unless it was renamed."""
-        _make_folder(path.parent)
+        self._make_folder(path.parent)
         temporary = self._write_temporary(path, data)
         try:
             self._sweep_leftovers(temporary)
             yield temporary
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                self._disk.unlink(temporary)
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make the folder and those above it, so that they survive a crash as well as what is put into them."""
+        if folder.is_dir():
+            if folder in self._lasting_folders:
+                return
+            # The process that made it may have died before it synced its name, or may not have come to that yet. The
+            # names of the folders above it were synced before it was made.
+            with suppress(PermissionError):
+                self._disk.sync_folder(folder.parent)  # guard: fsync the name of a folder that another process made
+        else:
+            self._make_folder(folder.parent)
+            try:
+                self._disk.make_folder(folder)
+            except FileExistsError:
+                if not folder.is_dir():  # else another process was quicker
+                    raise NotADirectoryError from None
+            self._disk.sync_folder(folder.parent)  # guard: fsync the name of a new folder
+        self._lasting_folders.add(folder)
 
     def _write_temporary(self, path: Path, data: Data) -> Path:
         """Write a synced temporary file. On a full disk, remove leftovers of killed processes and try once more."""
@@ -260,15 +287,18 @@ class FileStore(ObjectStore):
 
     def _write_once(self, path: Path, data: Data) -> Path:
         temporary = path.parent / f"{_RESERVED}tmp-{os.getpid()}-{system_random().getrandbits(64):016x}"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = self._disk.create(temporary)
         try:
-            with os.fdopen(descriptor, "wb", buffering=0) as file:
+            try:
                 rest = memoryview(data).cast("B")
                 while rest:  # one write call moves at most 2 GiB
-                    rest = rest[file.write(rest) :]
-                os.fsync(file.fileno())  # guard: fsync the data before the rename
+                    rest = rest[self._disk.write(descriptor, rest) :]
+                self._disk.sync_file(descriptor)  # guard: fsync the data before the rename
+            finally:
+                os.close(descriptor)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                self._disk.unlink(temporary)
             raise
         return temporary
 
@@ -291,6 +321,12 @@ class FileStore(ObjectStore):
             return
         self._swept.add(fresh.parent)
         _remove_leftovers(fresh.parent, fresh.stat().st_mtime_ns - _LEFTOVER_AGE_NS)
+
+    def _sync_written(self, folder: Path) -> None:
+        try:
+            self._disk.sync_folder(folder)  # guard: fsync the folder after the rename
+        except OSError as error:
+            raise _FolderNotSyncedError(error.strerror or str(error)) from error
 
     def _locked(self, folder: Path) -> AbstractContextManager[None]:
         return hold_lock(folder / _LOCK_NAME, self._lock_seconds, self._clock)
@@ -393,7 +429,7 @@ def _version(stat: os.stat_result) -> str:
     return f"{stat.st_mtime_ns:x}-{stat.st_size:x}-{stat.st_ino:x}"
 
 
-def _rename_over(temporary: Path, path: Path, old: os.stat_result | None) -> str:
+def _rename_over(disk: Disk, temporary: Path, path: Path, old: os.stat_result | None) -> str:
     """Put the temporary file in the place of `path`, with a later time than it had, and return its version."""
     step_ns = 1
     # guard: make the mtime grow with every version
@@ -404,33 +440,5 @@ def _rename_over(temporary: Path, path: Path, old: os.stat_result | None) -> str
         os.utime(temporary, ns=(old.st_mtime_ns, old.st_mtime_ns + step_ns))
         step_ns *= 10
     version = _version(temporary.stat())
-    temporary.replace(path)
+    disk.replace(temporary, path)
     return version
-
-
-def _make_folder(folder: Path) -> None:
-    """Make the folder and those above it, so that they survive a crash as well as what is put into them."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    try:
-        folder.mkdir(exist_ok=True)  # another process may have been quicker
-    except FileExistsError:
-        raise NotADirectoryError from None
-    sync_path(folder.parent)
-
-
-def sync_path(path: Path) -> None:
-    """Write a file's data, or a folder's names, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_written(folder: Path) -> None:
-    try:
-        sync_path(folder)  # guard: fsync the folder after the rename
-    except OSError as error:
-        raise _FolderNotSyncedError(error.strerror or str(error)) from error
