@@ -219,7 +219,7 @@ def parameters_of(function: Callable[..., Any]) -> set[str]:
         ("runtime", parameters_of(Runtime)),
         ("runtime", {field.name for field in fields(RuntimeConfig)}),
         ("collector", parameters_of(Collector)),
-        ("command-line", {f"forebay {name}" for name in cli.commands}),
+        ("command-line", {f"forebay {name}" for name in cli.list_commands(click.Context(cli))}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -248,7 +248,6 @@ class FileStore(ObjectStore):
     @contextmanager
     def _filled(self, path: Path, data: Data) -> Iterator[Path]:
         """A synced temporary file beside `path`, gone again unless it was renamed."""
-        self._make_folder(path.parent)
         temporary = self._write_temporary(path, data)
         try:
             self._sweep_leftovers(temporary)
@@ -286,6 +285,7 @@ class FileStore(ObjectStore):
         return self._write_once(path, data)
 
     def _write_once(self, path: Path, data: Data) -> Path:
+        self._make_folder(path.parent)
         temporary = path.parent / f"{_RESERVED}tmp-{os.getpid()}-{system_random().getrandbits(64):016x}"
         descriptor = self._disk.create(temporary)
         try:
