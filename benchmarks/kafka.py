@@ -92,7 +92,7 @@ def run(bench: Bench) -> None:
         "connector": _fetch("connector", _CONNECTOR, alone=True),
     }
     bench.note(f"versions: {', '.join(name.partition(':')[2] for name in (*_BROKER, *_CONNECTOR[:3]))}")
-    sizes = {1024: 16 << 20, 100: 8 << 20} if bench.quick else {1024: 512 << 20, 100: 256 << 20}
+    sizes = {1024: 16 << 20, 100: 8 << 20} if bench.quick else {1024: 256 << 20, 100: 128 << 20}
     folder = Path(tempfile.mkdtemp(prefix="forebay-bench-"))
     try:
         with SeaweedServer() as server:
@@ -107,9 +107,9 @@ def run(bench: Bench) -> None:
                     _produce(bench, ground, load)
                 _time_to_durable(bench, ground)
                 with session(2, jars["connector"]) as spark:
+                    _time_to_visible(bench, ground, spark)
                     for load in loads:
                         _read(bench, ground, load, spark)
-                    _time_to_visible(bench, ground, spark)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
