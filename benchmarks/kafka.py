@@ -25,12 +25,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import statistics
-import subprocess
 import tempfile
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, cycle, islice
@@ -41,17 +39,17 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import pyarrow as pa
 from confluent_kafka.admin import AdminClient, NewTopic
-from harness import Skipped
-from pyspark.sql.streaming import DataStreamReader
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from rivals.broker import fetch, start_broker
 from rivals.spark import Arrived
 from spark_read import events, processes, session, take_turns
 
 from forebay import Producer
-from forebay.runtime.spark import ensure_java, read
-from forebay.testing.servers import SeaweedServer, _die_with_parent
+from forebay.runtime.spark import read
+from forebay.testing.servers import SeaweedServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from harness import Bench
     from pyspark.sql import DataFrame, SparkSession
@@ -65,10 +63,6 @@ _CONNECTOR = (
     "org.apache.kafka:kafka-clients:3.9.1",
     "org.apache.commons:commons-pool2:2.12.0",
 )
-_JARS = Path(__file__).parent.parent / "build" / "kafka"
-_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-_NO_DEPENDENCIES = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
-_READY_SECONDS = 120.0
 _CALL = 1000
 """Entries in each call."""
 _PARTITIONS = 4
@@ -88,8 +82,8 @@ _numbers = count()
 
 def run(bench: Bench) -> None:
     jars = {
-        "broker": _fetch("broker", _BROKER, alone=False),
-        "connector": _fetch("connector", _CONNECTOR, alone=True),
+        "broker": fetch("broker", _BROKER, alone=False),
+        "connector": fetch("connector", _CONNECTOR, alone=True),
     }
     bench.note(f"versions: {', '.join(name.partition(':')[2] for name in (*_BROKER, *_CONNECTOR[:3]))}")
     sizes = {1024: 16 << 20, 100: 8 << 20} if bench.quick else {1024: 256 << 20, 100: 128 << 20}
@@ -97,7 +91,7 @@ def run(bench: Bench) -> None:
     try:
         with SeaweedServer() as server:
             weed = _only_child()
-            with _start_broker(jars["broker"], folder) as (broker, address):
+            with start_broker(jars["broker"], folder) as (broker, address):
                 ground = _Ground(folder, address, server.create_bucket("bench"), dict(server.storage_options))
                 written = (_BYTES, _FROM_JSON, _FROM_ARROW)
                 ground.servers = {_KAFKA: broker, **dict.fromkeys(written, weed)}
@@ -175,12 +169,14 @@ class _Ground:
         """What a topic or a buffer holds, or what arrives there: `reader` is Spark's `read` or `readStream`."""
         if case.startswith(_KAFKA):
             options = {"kafka.bootstrap.servers": self.broker, "subscribe": where, "startingOffsets": "earliest"}
-            return reader.format("kafka").options(**options).load()
+            topic: DataFrame = reader.format("kafka").options(**options).load()
+            return topic
         options = {f"storage.{name}": value for name, value in self.storage.items()}
         if isinstance(reader, DataStreamReader):
             options["group"] = f"bench-{next(_numbers)}"
         options["minPartitions"] = str(_PARTITIONS)
-        return reader.format("forebay").schema(columns).options(**options).load(where)
+        buffer: DataFrame = reader.format("forebay").schema(columns).options(**options).load(where)
+        return buffer
 
 
 # Producing
@@ -373,102 +369,6 @@ def _record(bench: Bench, group: str, times: dict[str, list[float]]) -> None:
     for case, each in times.items():
         cuts = statistics.quantiles(each, n=20, method="inclusive")
         bench.note(f"{group}, {case}: p50 {cuts[9] * 1e3:.0f} ms, p95 {cuts[18] * 1e3:.0f} ms")
-
-
-# The broker
-
-
-def _fetch(name: str, artifacts: Sequence[str], *, alone: bool) -> list[Path]:
-    """Jars from Maven, with what they depend on unless they are to be fetched alone."""
-    folder = _JARS / name
-    wanted = _make_pom(artifacts, alone=alone)
-    pom = folder / "pom.xml"
-    if not pom.exists() or pom.read_text() != wanted:
-        maven = shutil.which("mvn")
-        if maven is None:
-            raise Skipped("it needs Maven, and there is no mvn on the PATH")
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        asked = folder / "asked.xml"
-        asked.write_text(wanted)
-        places = [f"-Dmaven.repo.local={_JARS / 'repository'}", f"-DoutputDirectory={folder}"]
-        command = [maven, "--quiet", "--batch-mode", "--file", str(asked), *places, _COPY]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            raise Skipped(f"Maven could not fetch {', '.join(artifacts)}: {done.stdout[:500]}")
-        asked.rename(pom)  # last: with it the folder is complete
-    return sorted(folder.glob("*.jar"))
-
-
-def _make_pom(artifacts: Sequence[str], *, alone: bool) -> str:
-    dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>"
-        f"{_NO_DEPENDENCIES if alone else ''}</dependency>"
-        for group, name, version in (artifact.split(":") for artifact in artifacts)
-    )
-    return (
-        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-        "<groupId>forebay</groupId><artifactId>kafka-jars</artifactId><version>1</version><packaging>pom</packaging>"
-        f"<dependencies>{dependencies}</dependencies></project>\n"
-    )
-
-
-@contextmanager
-def _start_broker(jars: Sequence[Path], folder: Path) -> Iterator[tuple[int, str]]:
-    """The process and the address of a broker that is its own controller. It ends with this block, or with us."""
-    ensure_java()
-    home = os.environ.get("JAVA_HOME")
-    java = [str(Path(home, "bin", "java")) if home else "java", "-Xmx1g", "-cp", ":".join(map(str, jars))]
-    broker, controller = _free_ports(2)
-    address = f"127.0.0.1:{broker}"
-    settings = folder / "server.properties"
-    settings.write_text(f"""\
-process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://{address},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://{address}
-controller.listener.names=CONTROLLER
-log.dirs={folder}/kafka
-offsets.topic.replication.factor=1
-auto.create.topics.enable=false
-""")
-    with (folder / "kafka.log").open("wb") as log:
-        cluster = "Zm9yZWJheS1iZW5jaG1hcg"  # any 16 bytes, in base64
-        command = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)]
-        subprocess.run(command, stdout=log, stderr=log, check=True)
-        process = subprocess.Popen(
-            [*java, "kafka.Kafka", str(settings)],
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-            process_group=0,  # Ctrl-C in a terminal is for us, not for the broker
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - it makes one system call
-        )
-        try:
-            _wait_until_ready(process, address, Path(log.name))
-            yield process.pid, address
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
-    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    deadline = time.perf_counter() + _READY_SECONDS
-    while process.poll() is None and time.perf_counter() < deadline:
-        with suppress(confluent_kafka.KafkaException):
-            admin.list_topics(timeout=1)
-            return
-    raise RuntimeError(f"the broker did not get ready; the end of its log: {log.read_text()[-2000:]}")
-
-
-def _free_ports(number: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def _only_child() -> int:
