@@ -15,7 +15,7 @@ sys.path.insert(0, str(HERE))
 
 import changes  # noqa: E402  # after the path to it
 import report  # noqa: E402
-from harness import Bench  # noqa: E402
+from harness import Bench, Skipped  # noqa: E402
 
 RESULTS = HERE / "results"
 _INTERRUPTED = 128 + signal.SIGINT
@@ -90,6 +90,9 @@ def _run(name: str, *, quick: bool, out: Path | None) -> bool:
             print(f"\n{name} was interrupted. So far, and not written:")
             bench.show()
         raise
+    except Skipped as reason:
+        print(f"\n{name} is skipped: {reason}", file=sys.stderr)
+        return True
     except Exception:  # noqa: BLE001 - whatever it is, the other scripts are worth running
         traceback.print_exc()
         print(f"\n{name} FAILED, and has no results", file=sys.stderr)

@@ -33,6 +33,10 @@ _MAX_TIMES = 25
 """Maximum number of times that the results keep of one case."""
 
 
+class Skipped(Exception):
+    """A script cannot run here, and says why. The committed results stay."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One case of one group, measured."""
@@ -239,7 +243,7 @@ def _take_turns(
 def machine_facts() -> dict[str, object]:
     """What a reader needs to judge the numbers by; nothing that names the machine."""
     versions = {}
-    for package in ("pyarrow", "zstandard", "obstore", "s3fs", "pyspark"):
+    for package in ("pyarrow", "zstandard", "obstore", "s3fs", "pyspark", "confluent-kafka"):
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -202,7 +202,7 @@ def _compare_json(bench: Bench, source: _Source) -> None:
         parsed.groupBy("event.page").agg({"event.ms": "avg"}).collect()
 
     group = f"from_json, then an average by page, {source.name}"
-    _take_turns(bench, group, source, {name: partial(aggregate, frame) for name, frame in cases.items()}, _MEMORY)
+    take_turns(bench, group, source.bytes, {name: partial(aggregate, frame) for name, frame in cases.items()}, _MEMORY)
 
 
 def _compare_typed(bench: Bench, source: _Typed) -> None:
@@ -225,7 +225,7 @@ def _compare_typed(bench: Bench, source: _Typed) -> None:
         assert sorted(tuple(row) for row in case().collect()) == wanted
     name = source.name
     ask = {case: partial(lambda make: make().collect(), frame) for case, frame in cases.items()}
-    found = _take_turns(bench, f"average by page, {name}", source, ask, _JSON)
+    found = take_turns(bench, f"average by page, {name}", source.bytes, ask, _JSON)
     bench.require(f"{name}: typed through the format, times JSON bytes", found[_TYPED], least=6)
     bench.require(f"{name}: typed by read(), times JSON bytes", found[_READ], least=9)
     bench.require(f"{name}: typed by read(), of plain Parquet", found[_READ] / found[_PLAIN], least=0.85)
@@ -283,13 +283,24 @@ def _compare(
         (row,) = frame().selectExpr(*sums).collect()
         assert tuple(row)[:2] == (source.entries, source.bytes), row
 
-    return _take_turns(bench, group, source, {n: partial(ask, frame) for n, frame in frames.items()}, ceiling)
+    return take_turns(bench, group, source.bytes, {n: partial(ask, frame) for n, frame in frames.items()}, ceiling)
 
 
-def _take_turns(
-    bench: Bench, group: str, source: _Source | _Typed, cases: dict[str, Callable[[], object]], ceiling: str
+def take_turns(
+    bench: Bench,
+    group: str,
+    amount: int,
+    cases: Mapping[str, Callable[[], object]],
+    ceiling: str,
+    *,
+    leave_out: Mapping[str, int] | None = None,
 ) -> dict[str, float]:
-    """Measure the cases in turns, and return each one's speed by processor time, as a share of the ceiling's."""
+    """Measure the cases in turns, and return each one's speed by processor time, as a share of the ceiling's.
+
+    `amount` is the number of bytes that one call handles. `leave_out` names, for some cases, a process that we started
+    and that the case does not use: its processor time is not counted there.
+    """
+    unused = leave_out or {}
     bench.progress(group)
     for case in cases.values():
         case()  # compiled, and warm, before anything is measured
@@ -300,21 +311,21 @@ def _take_turns(
     for _ in range(1 if bench.quick else 3):
         random.shuffle(order)
         for name in order:
-            before, began = _processes(), time.perf_counter()
+            before, began = processes(unused.get(name)), time.perf_counter()
             cases[name]()
             wall[name].append(time.perf_counter() - began)
-            cpu[name].append(_seconds_between(before, _processes()))
+            cpu[name].append(seconds_between(before, processes(unused.get(name))))
     best = {name: min(seconds) for name, seconds in cpu.items()}
     ratios = {name: best[ceiling] / seconds for name, seconds in best.items()}
     for name in cases:
-        rate = source.bytes / 1e6 / statistics.median(wall[name])
+        rate = amount / 1e6 / statistics.median(wall[name])
         bench.rows.append(Row(group, name, ratios[name], rate, "MB", cpu[name]))
     bench.ceilings[group], bench.clocks[group] = ceiling, "cpu"
     return ratios
 
 
 @dataclass(frozen=True, slots=True)
-class _Process:
+class Process:
     parent: int
     own: int
     """Processor time that it has used, in the system's ticks."""
@@ -322,27 +333,27 @@ class _Process:
     """The same, of its children that have ended."""
 
 
-def _processes() -> dict[int, _Process]:
-    """This process and all that it started: Spark's JVM, and the Python processes of that."""
-    found: dict[int, _Process] = {}
+def processes(leave_out: int | None = None) -> dict[int, Process]:
+    """This process and all that it started, such as Spark's JVM and its Python processes, but one that is left out."""
+    found: dict[int, Process] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue  # ended meanwhile
         own, system, ended, ended_system = map(int, fields[11:15])
-        found[int(path.parent.name)] = _Process(int(fields[1]), own + system, ended + ended_system)
+        found[int(path.parent.name)] = Process(int(fields[1]), own + system, ended + ended_system)
     ours = {os.getpid()}
     while more := {number for number, process in found.items() if process.parent in ours} - ours:
         ours |= more
-    return {number: found[number] for number in ours}
+    return {number: found[number] for number in ours if number != leave_out}
 
 
-def _seconds_between(before: Mapping[int, _Process], after: Mapping[int, _Process]) -> float:
+def seconds_between(before: Mapping[int, Process], after: Mapping[int, Process]) -> float:
     """What they have used meanwhile. A worker that was idle and ends takes nothing back of what it used before."""
     ticks = 0
     for number, process in after.items():
-        known = before.get(number, _Process(0, 0, 0))
+        known = before.get(number, Process(0, 0, 0))
         gone = [was.own for other, was in before.items() if was.parent == number and other not in after]
         ticks += process.own - known.own + max(0, process.ended - known.ended - sum(gone))
     return ticks / os.sysconf("SC_CLK_TCK")
@@ -359,7 +370,8 @@ def _median_seconds(bench: Bench, source: _Source) -> list[float]:
 
 
 @contextmanager
-def session(cores: int) -> Iterator[SparkSession]:
+def session(cores: int, jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
+    """A session on this machine. Jars count only if this process has not started Spark before."""
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # tasks import the sources below
@@ -367,6 +379,7 @@ def session(cores: int) -> Iterator[SparkSession]:
         SparkSession.builder.master(f"local[{cores}]")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "4g")
+        .config("spark.jars", ",".join(map(str, jars)))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")

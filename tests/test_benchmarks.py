@@ -24,7 +24,7 @@ import scale
 import scale_tables
 import sizing
 from contention import Store
-from harness import Bench, to_text
+from harness import Bench, Skipped, to_text
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -140,6 +140,10 @@ def fail(bench: Bench) -> None:
     raise RuntimeError("no server")
 
 
+def skip(bench: Bench) -> None:
+    raise Skipped("there is no Maven")
+
+
 def miss(bench: Bench) -> None:
     bench.require("it works", 0.5, least=1.0)
 
@@ -161,6 +165,14 @@ def test_script_that_fails_does_not_keep_the_others_from_running(
     assert json.loads((tmp_path / "trial_b.json").read_text())["promises"][0]["kept"]
     assert not (tmp_path / "trial_a.json").exists()
     assert "no server" in capsys.readouterr().err
+
+
+def test_script_that_cannot_run_here_is_skipped_with_a_sentence_and_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_main(monkeypatch, tmp_path, trial_a=skip, trial_b=keep) == 0
+    assert not (tmp_path / "trial_a.json").exists()
+    assert "trial_a is skipped: there is no Maven" in capsys.readouterr().err
 
 
 def test_missed_promise_is_the_exit_status(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

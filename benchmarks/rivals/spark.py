@@ -57,7 +57,7 @@ class Streams:
     def time_to_visible(self, case: str, samples: int) -> list[float]:
         """Seconds from a durable entry to its row in Spark, several times, in a stream that is up and has caught up."""
         path = self.folder / f"visible-{next(_numbers)}"
-        arrived = _Arrived()
+        arrived = Arrived()
         random = Random(0)
         rival = RIVALS[case](f"file://{path}", {})
         try:
@@ -81,7 +81,7 @@ class Streams:
         return str(self.folder / f"checkpoint-{next(_numbers)}")
 
 
-class _Arrived:
+class Arrived:
     """When rows came out of a stream."""
 
     def __init__(self) -> None:
