@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from forebay.buffer.base.checks import NAME, Whole, check_name
 from forebay.buffer.base.clock import SystemClock
-from forebay.buffer.base.errors import Corrupt, Fenced, InvalidInput, NotFound
+from forebay.buffer.base.errors import Fenced, InvalidInput, NotFound, damaged
 from forebay.buffer.base.process import Process  # noqa: TC001 - msgspec reads the annotations
 from forebay.buffer.format.model import Reader
 from forebay.buffer.manifest import Claim, Head, Queue
@@ -327,7 +327,7 @@ class GroupReader:
     def _checked(self, cursor: Cursor | None) -> Cursor | None:
         # guard: a cursor must carry the id of its buffer
         if cursor is not None and cursor.buffer_id != self._buffer_id:
-            raise Corrupt(f"{self._register.url} belongs to buffer {cursor.buffer_id}; this one is {self._buffer_id}")
+            raise damaged(f"{self._register.url} belongs to buffer {cursor.buffer_id}; this one is {self._buffer_id}")
         return cursor
 
 
@@ -392,7 +392,10 @@ class Groups:
         def change(head: Head) -> Head:
             group = head.groups.get(name)
             if group is None or group.generation != before.generation:  # guard: reset only the generation that was read
-                raise InvalidInput(f"{self._queue.url}: somebody else has changed group {name} meanwhile; look again")
+                raise InvalidInput(
+                    f"{self._queue.url}: group {name} was changed while it was being read; look at it again, "
+                    "then repeat the call"
+                )
             return head.with_group(name, generation, self._queue.sequence_of(to, state=head))
 
         def is_mine(head: Head) -> bool:

@@ -246,7 +246,10 @@ class HeldUploads:
             floor = max(head.lowest_new_name, names.at_time(self._clock.now_ms()))
             return head.with_hold(self._hold_id, Hold(None, floor, 0, self._purpose, self._ttl_ms))
         if found.floor is None:  # guard: refuse to continue after the job has failed
-            raise Fenced(f"{self._queue.url}: the job that this task belongs to has failed meanwhile")
+            raise Fenced(
+                f"{self._queue.url}: the job that this task belongs to has failed meanwhile"
+                ", or has ended its hold; this task must stop"
+            )
         # A stamp: the collector has begun to count. An unchanged counter: no other process has renewed it since the
         # last look. A hold of an older release expires by a wall clock, so it is turned into one that does not.
         # guard: renew the job hold when it is due

@@ -273,7 +273,10 @@ class Producer(AsyncClosing):
 
     def _number_call(self, call: Call | RowCall, number: int | None) -> None:
         if not self._numbered or number is None:
-            raise InvalidInput(f"{self.url}: with a lasting writer_id calls carry numbers, from 1; without one, none")
+            raise InvalidInput(
+                f"{self.url}: number must be given, from 1 on, if the producer has a lasting writer_id, "
+                "and must be left out if not"
+            )
         number = check_whole(number, "number", least=1)
         if self.last_number is not None and number <= self.last_number:
             call.drop_entries()

@@ -80,7 +80,10 @@ class Standby:
         seen = self._seen
         # guard: take over only the state that was watched
         if seen is None or found.number != seen.number or seen.generation not in (None, found.generation):
-            raise Fenced(f"{self.url}: group {self.group} is in use: its cursor has changed since the last look")
+            raise Fenced(
+                f"group {self.group} of {self.url} is in use, since its cursor has changed since the last "
+                "look; wait for its owner to stop"
+            )
 
     def _read(self) -> Cursor | None:
         if self._register is None:

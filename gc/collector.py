@@ -158,7 +158,7 @@ class Collector:
         interval = check_seconds(interval, "interval")
         with self._waking:
             if self._thread is not None:
-                raise InvalidInput(f"{self.url}: this collector is running already")
+                raise InvalidInput(f"{self.url}: this collector is running already; use one of them, or close it first")
             self._stopping = False
             self._thread = Thread(target=self._run, args=(interval,), name="forebay-collector", daemon=True)
         self._thread.start()

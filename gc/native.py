@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base import metrics
-from forebay.buffer.base.errors import Corrupt, NotFound, StoreError, Timeout
+from forebay.buffer.base.errors import Corrupt, NotFound, StoreError, Timeout, damaged
 from forebay.buffer.base.names import LOWEST
 from forebay.buffer.manifest import Head
 from forebay.buffer.manifest.head import SEALED_WRITERS
@@ -146,10 +146,13 @@ class NativeCollection:
                     # Another collector has trimmed since that head was read. Any later head will do as well.
                     before, head = head, self._read_head()
                     if head.revision == before.revision:
-                        raise Corrupt(
+                        raise damaged(
                             f"{self._queue.url}: it refers to a segment that is not there ({error})"
                         ) from error
-            raise Timeout(f"{self._queue.url}: it kept changing during the sweep; the next collection continues it")
+            raise Timeout(
+                f"{self._queue.url}: the manifest kept changing during the sweep; wait for the next "
+                "collection, which continues it"
+            )
 
         for folder in (self._settings.data_prefix, SEGMENTS):
             self._sweep.delete_unreachable(folder, first, end, reachable)
@@ -189,16 +192,22 @@ class NativeCollection:
         except NotFound as error:
             # Swept by another collector since that head was read, or really missing: a fresh look tells.
             if self._read_head().revision == head.revision:  # guard: retry with a fresh head if a node was swept
-                raise Corrupt(f"{self._queue.url}: it refers to a segment that is not there ({error})") from error
+                raise damaged(f"{self._queue.url}: it refers to a segment that is not there ({error})") from error
 
     def _read_head(self) -> Head:
         head = self._queue.read()
         if not isinstance(head, Head):
-            raise Corrupt(f"{self._queue.url} was of version 2 a moment ago and is of version 1 now")
+            raise Corrupt(
+                f"{self._queue.url} was of version 2 a moment ago and is of version 1 now"
+                "; restore the manifest of version 2"
+            )
         self._check(head)
         return head
 
     def _check(self, head: Head) -> None:
         if head.buffer_id != self._buffer_id:  # guard: check the id of the buffer before trimming its head
             # What was read of cursors and nodes belongs to the other one, and so do the objects below the floor.
-            raise Corrupt(f"{self._queue.url} is not the manifest of a moment ago: somebody deleted or replaced it")
+            raise Corrupt(
+                f"{self._queue.url} is not the manifest of a moment ago: it was replaced, or set back to "
+                "an older version. Restore the newest one"
+            )

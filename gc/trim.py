@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from forebay.buffer.base.errors import Corrupt
+from forebay.buffer.base.errors import damaged
 from forebay.buffer.base.names import at_time
 from forebay.buffer.groups import open_cursor
 
@@ -133,5 +133,5 @@ def read_frontier(store: ObjectStore, buffer_id: str, name: str, group: Group, *
     if cursor is None:
         return group.start
     if cursor.buffer_id != buffer_id:  # guard: a damaged cursor stops the trim
-        raise Corrupt(f"{register.url} belongs to buffer {cursor.buffer_id}; this one is {buffer_id}")
+        raise damaged(f"{register.url} belongs to buffer {cursor.buffer_id}; this one is {buffer_id}")
     return group.start if cursor.acked is None else cursor.acked + 1

@@ -77,7 +77,10 @@ class DeadLetter(msgspec.Struct, frozen=True):
         try:
             return _decode_letter(metadata)
         except msgspec.MsgspecError as error:
-            raise Corrupt(f"this metadata is not a dead letter's: {error}") from error
+            raise Corrupt(
+                f"the metadata of this entry is not that of a dead letter: {error}; name the buffer that "
+                "holds the dead letters"
+            ) from error
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -175,7 +178,7 @@ def _entries_of(part: Batch) -> Any:
     try:
         documents = rows_as_json(part.table)
     except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise InvalidInput(f"it has no form in JSON: {error}") from error
+        raise InvalidInput(f"the rows cannot be written as JSON, which a dead letter needs: {error}") from error
     taken_back = RowConverter(part.schema).convert([documents])
     # A letter keeps only rows that a producer takes back.
     if taken_back.failures:

@@ -59,7 +59,7 @@ class Replay:
         clock: Clock | None = None,
     ) -> None:
         if to is not None and to.rstrip("/") == queue.store.url.rstrip("/"):
-            raise InvalidInput(f"{to} holds the dead letters: replay them to another buffer")
+            raise InvalidInput(f"{to} holds the dead letters themselves; name another buffer with --to")
         self._queue = queue
         self._to = to
         self._open_producer = open_producer

@@ -94,4 +94,6 @@ def find_letter(queue: Queue, name: str) -> tuple[KeptLetter, Batch]:
         for found in letters_in(descriptor):
             if found.name == f"{sequence}.{first or '0'}":
                 return found, FetchHandle(queue.store).fetch(descriptor)
-    raise NotFound(f"{queue.store.url} has no letter {name}: `forebay dead-letters list {queue.store.url}` lists them")
+    raise NotFound(
+        f"no letter {name} is in {queue.store.url}: `forebay dead-letters list` shows the names; use one of them"
+    )

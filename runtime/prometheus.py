@@ -107,7 +107,7 @@ def _install_exporter() -> None:
 
     if isinstance(metrics.get_meter_provider(), MeterProvider):
         raise InvalidInput(
-            "this process has an OpenTelemetry SDK that exports its metrics already, forebay's with them: add a "
-            "Prometheus reader there instead"
+            "this process exports metrics already, by an OpenTelemetry SDK, and those of forebay "
+            "with them: add a Prometheus reader there instead"
         )
     metrics.set_meter_provider(MeterProvider([PrometheusMetricReader()]))

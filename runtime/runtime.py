@@ -91,8 +91,8 @@ class Runtime:
         needed = _RESERVED_FOR_EACH_RAW_BYTE * (sink.combining.target_bytes if sink.combining else 0)
         if needed > self.config.max_bytes:
             raise InvalidInput(
-                f"the sink combines batches up to {needed // _RESERVED_FOR_EACH_RAW_BYTE} bytes: max_bytes must be at "
-                f"least {needed}, not {self.config.max_bytes}"
+                f"max_bytes must be at least {needed}, not {self.config.max_bytes}, since the sink "
+                f"combines batches up to {needed // _RESERVED_FOR_EACH_RAW_BYTE} bytes"
             )
         self._events = events
         self._decoder = decoder
@@ -126,7 +126,7 @@ class Runtime:
         """
         with self._pipeline.lock:
             if self._state not in ("new", "stopping"):
-                raise InvalidInput(f"this runtime is {self._state}: a runtime runs once")
+                raise InvalidInput(f"this runtime is {self._state}, and a runtime runs once; make a new one")
             self._until_caught_up = until_caught_up
             if self._state == "new":
                 self._state = "running"
@@ -174,7 +174,7 @@ class Runtime:
                 self._given.append(source)
                 return
         if not self._join(source):
-            raise InvalidInput(f"this runtime is {self._state}: nothing can be added to it")
+            raise InvalidInput(f"this runtime is {self._state}, and takes no more sources; make a new one")
 
     def remove(self, source: StoreUrl | Source | Consumer, drain: float | None = None) -> None:
         """Read a source no more: let what is under way of it end, acknowledge that, and let it go.
@@ -192,7 +192,9 @@ class Runtime:
                 return
             found = next((item for item in self._opened if item.given is source or item.given == source), None)
             if found is None:
-                raise InvalidInput(f"{getattr(source, 'url', source)} is not a source of this runtime")
+                raise InvalidInput(
+                    f"{getattr(source, 'url', source)} is not a source of this runtime; pass it as it was given to add"
+                )
             self._opened.remove(found)
             for one in found.active:
                 one.leave()
@@ -308,10 +310,14 @@ class Runtime:
             known.update(reader for other in self._awaited.sources if other is not awaited for reader in other.readers)
         twice = known.intersection(readers)
         if twice:
-            raise InvalidInput(f"{min(twice)[0]} is read by this runtime already, for the same reader")
+            raise InvalidInput(
+                f"source {min(twice)[0]} is read by this runtime already, by the same reader; leave it "
+                "out, or name another group"
+            )
         if self._dead_letters_url in {url for url, _group in readers}:
             raise InvalidInput(
-                f"{self._dead_letters_url} would get dead letters of its own, for ever: give them another buffer"
+                f"the dead letters of {self._dead_letters_url} would go into the same buffer again and "
+                "again; use another buffer for them"
             )
 
     def _check_sink(self, awaited: AwaitedSource) -> None:

@@ -133,7 +133,10 @@ def read_lines(lines: Iterable[bytes], source: str = "history") -> list[Operatio
             else:
                 unanswered.pop(call_id).update(fields)
         except (msgspec.MsgspecError, KeyError) as error:
-            raise Corrupt(f"{source}, line {number} is none of a journal: {line[:100]!r}") from error
+            raise Corrupt(
+                f"{source}, line {number} is none of a journal: {line[:100]!r}"
+                "; give a journal that forebay.testing wrote"
+            ) from error
     try:
         return [msgspec.convert(fields, Operation) for fields in calls]
     except msgspec.MsgspecError as error:

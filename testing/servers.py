@@ -195,7 +195,7 @@ class SeaweedServer(_S3Server):
                 else:
                     return
         log = (self._folder / "log").read_text(errors="replace")
-        raise Unavailable(f"weed at {self.endpoint_url} did not get ready; the end of its log: {log[-2000:]}")
+        raise Unavailable(f"weed at {self.endpoint_url} did not become ready; see the end of its log: {log[-2000:]}")
 
     def restart(self) -> None:
         """Kill the server where it stands, and start it again on the same ports with what it had stored."""

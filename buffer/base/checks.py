@@ -94,7 +94,7 @@ def _number(value: Any) -> float:
 def check_name(value: Any, what: str) -> str:
     """Return a name that can be part of a key on any store, or raise `InvalidInput` that says what a name is."""
     if not isinstance(value, str) or not NAME.fullmatch(value) or value in {".", ".."}:
-        raise InvalidInput(f"{what} is 1 to 100 letters, digits, '.', '_' or '-', not {_shown(value)}")
+        raise InvalidInput(f"{what} must be 1 to 100 letters, digits, '.', '_' or '-', not {_shown(value)}")
     return value
 
 
@@ -109,7 +109,7 @@ def parse_time(moment: str | datetime) -> int:
                 "or a sequence (an integer; not for a topic)"
             ) from None
     if not isinstance(moment, datetime):
-        raise InvalidInput(f"a time is a datetime or ISO 8601 text, not {type(moment).__name__}")
+        raise InvalidInput(f"a time must be a datetime or ISO 8601 text, not {type(moment).__name__}")
     if moment.tzinfo is None:
         raise InvalidInput(f"{moment.isoformat()} has no zone: add one, such as +00:00")
     return int(moment.timestamp() * 1000)

@@ -117,5 +117,10 @@ class Corrupt(ForebayError):
     """The bytes are not what their format says."""
 
 
+def damaged(said: str) -> Corrupt:
+    """Return the error for a stored object that is damaged or missing, with what to do about it."""
+    return Corrupt(f"{said}; restore it (docs/operations.md)")
+
+
 class Unsupported(ForebayError):
     """This store, scheme, version or installation cannot do what was asked."""

@@ -55,10 +55,14 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
             if state.stopping or state.failure is not None:
                 state.check_accepting()
             if self.accepted - self.applied >= self._capacity:
-                raise Backpressure(f"{state.name}: channel {self.name!r} holds {self._capacity} writes", write=write)
+                raise Backpressure(
+                    f"channel {self._name!r} of {state.name} is full: it holds {self._capacity} writes; try "
+                    "again later",
+                    write=write,
+                )
             if not self._has_cost_room(cost):
                 held, most = self._group.held_cost, self._group.max_cost
-                raise Backpressure(f"{state.name}: {held} of {most} bytes are held", write=write)
+                raise Backpressure(f"{state.name}: {held} of {most} bytes are held; try again later", write=write)
             self.accepted += 1
             state.held_cost += cost
             self._group.held_cost += cost
@@ -174,7 +178,9 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
         self.state.wake_apply()
 
     def _no_room(self, write: WriteT, timeout: float | None) -> Timeout:
-        return Timeout(f"{self.state.name}: no room in channel {self.name!r} in {timeout} seconds", write=write)
+        return Timeout(
+            f"{self.state.name}: no room in channel {self.name!r} in {timeout} seconds; try again later", write=write
+        )
 
     def _has_cost_room(self, cost: int) -> bool:
         group = self._group

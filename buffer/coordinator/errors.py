@@ -48,7 +48,10 @@ class MessagesLost(ForebayError):
 def fresh(error: BaseException) -> ForebayError:
     """The error to raise for one of many waiters: a copy, since a shared one would gather all their tracebacks."""
     if not isinstance(error, ForebayError):
-        told: ForebayError = FlushFailed(f"the coordinator stopped: {type(error).__name__}: {error}")
+        told: ForebayError = FlushFailed(
+            f"the coordinator stopped: {type(error).__name__}: {error}"
+            "; what it was flushing may or may not be stored: read before you write it again"
+        )
         told.__cause__ = error
         return told
     told = copy.copy(error)

@@ -68,7 +68,7 @@ class CoordinatorGroup:
             Closed: the last coordinator has stopped, and the threads have ended.
         """
         if self.ended:
-            raise Closed("every coordinator of this group has stopped: make a new group")
+            raise Closed("every coordinator of this group was stopped: make a new group")
         self._members[member] = None
         self.apply_thread.begin()
         self.flush_threads.begin()

@@ -110,7 +110,10 @@ class ViewSubscription(Generic[ReaderT, ReceiptT]):
         with state.lock:
             while not self._waiting:
                 if self._lost:
-                    raise MessagesLost(f"{state.name}: a subscriber fell {self._capacity} views behind")
+                    raise MessagesLost(
+                        f"{state.name}: a subscriber fell {self._capacity} views behind"
+                        "; subscribe again, and read from the newest view"
+                    )
                 over = state.over()
                 if over is not None:
                     raise fresh(over)

@@ -100,7 +100,9 @@ def evolve_schema(
     store = open_store(url, storage_options)
     versions = schema_versions(store, manifest_path=manifest_path)
     if not versions:
-        raise Unsupported(f"{store.url} holds entries of bytes, which have no schema")
+        raise Unsupported(
+            f"{store.url} holds entries of bytes, which have no schema; use a buffer that was made with a schema"
+        )
     newest, wanted = versions[-1].schema, check_schema(schema)
     changes = compare_schemas(newest, widen(newest, wanted))
     if changes:

@@ -62,7 +62,7 @@ class _TopicFolder:
         # need one of their own beside it.
         with self._threads:
             if self._fd < 0:
-                raise Closed(f"file://{self._path} was closed by another thread")
+                raise Closed(f"file://{self._path} was closed by another thread; open the event log again")
             wait_for_lock(self._fd, self._path, LOCK_SECONDS, self._clock)
             try:
                 yield
@@ -109,7 +109,10 @@ class FilesBackend(StoredCursors):
         # Ours, or that of the process that came first.
         found = self.partitions(topic)
         if found is None:
-            raise Unavailable(f"{self.url}: topic {topic} was made and is gone again")
+            raise Unavailable(
+                f"{self.url}: topic {topic} was created and is not there any more; check that no other "
+                "program deletes files in this folder, then try again"
+            )
         return found
 
     def partitions(self, topic: str) -> int | None:
@@ -123,13 +126,18 @@ class FilesBackend(StoredCursors):
         except NotFound:
             return None
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Corrupt(f"{self.url}/{key} does not say how many partitions there are: {error}") from error
+            raise Corrupt(
+                f"{self.url}/{key} does not say how many partitions there are: {error}; restore it"
+            ) from error
 
     def append(self, topic: str, partition: int, events: Sequence[bytes]) -> int:
         """Write lines, and return the first offset."""
         with self._locked(topic) as folder:
             if folder is None:
-                raise Unavailable(f"{self.url}: topic {topic} is gone: somebody removed its folder")
+                raise Unavailable(
+                    f"{self.url}: the folder of topic {topic} is not there any more, and nothing was "
+                    "appended; restore it, or open the event log again"
+                )
             return folder.file(partition).append(events)
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> list[Bounds]:
@@ -188,7 +196,7 @@ class FilesBackend(StoredCursors):
             self._process, self._folders, self._opening = os.getpid(), {}, Lock()
         with self._opening:
             if self._is_closed:
-                raise Closed(f"{self.url} was closed by another thread")
+                raise Closed(f"{self.url} was closed by another thread; open the event log again")
             folder = self._folders.get(topic)
             if folder is not None and not folder.is_current():  # guard: reopen a topic folder that was replaced
                 folder.close()
@@ -207,7 +215,9 @@ class FilesBackend(StoredCursors):
         except PermissionError as error:
             raise Denied(f"{self.url}/{topic}: permission denied; check who owns the folder and its mode") from error
         except OSError as error:
-            raise Unavailable(f"{self.url}/{topic}: {error.strerror or error}") from error
+            raise Unavailable(
+                f"{self.url}/{topic}: the file system failed ({error.strerror or error}); check the disk, and try again"
+            ) from error
 
 
 def _record_key(topic: str) -> str:

@@ -94,6 +94,7 @@ class LinesFile:
                 raise Corrupt(
                     f"{self._path}: the line of offset {offset} is damaged, or not the line of that offset; it begins "
                     f"with {line[:60]!r}"
+                    "; restore the file"
                 )
             found.append((offset, event))
         return found
@@ -138,7 +139,10 @@ class LinesFile:
                     while position < self._end:
                         chunk = os.pread(self._fd, min(_CHUNK, self._end - position), position)
                         if not chunk:
-                            raise Corrupt(f"{self._path} is shorter than it was: somebody else has written to it")
+                            raise Corrupt(
+                                f"{self._path} is shorter than it was, though forebay only appends to it; restore the "
+                                "file, and check which other program writes to it"
+                            )
                         position += file.write(chunk)
                 else:
                     for start in range(kept, before.next, _COPIED_AT_ONCE):
@@ -179,8 +183,13 @@ class LinesFile:
             try:
                 os.ftruncate(self._fd, self._end)  # guard: truncate the file after a failed write
             except OSError as second:
-                raise Unknown(f"{self._path}: an append failed, and a part of it is there: {second}") from error
-            raise Unavailable(f"{self._path}: nothing was appended: {error.strerror or error}") from error
+                raise Unknown(
+                    f"{self._path}: an append failed, and a part of it may be in the file ({second}); read "
+                    "the end of the topic before you append again"
+                ) from error
+            raise Unavailable(
+                f"{self._path}: nothing was appended: {error.strerror or error}; check the disk, and try again"
+            ) from error
 
     def _catch_up(self) -> None:
         """Learn what was written since the last look, or everything if the file is another one now."""
@@ -229,7 +238,10 @@ class LinesFile:
         offset = self._next - 1
         if not last.startswith(_start_of_line(offset)):
             self._forget()
-            raise Corrupt(f"{self._path}: by its place, this line is of offset {offset}, but it says {last[:60]!r}")
+            raise Corrupt(
+                f"{self._path}: by its place, the last line is of offset {offset}, but it begins with "
+                f"{last[:60]!r}; restore the file"
+            )
 
     def _read_header(self, line: bytes) -> None:
         try:
@@ -241,6 +253,7 @@ class LinesFile:
             raise Corrupt(
                 f"{self._path} is not a file of events of version 1 or {_VERSION}, or is damaged: it begins with "
                 f"{line[:80]!r}"
+                "; restore the file"
             )
         self._version = header.version
         self._first = self._next = header.first
@@ -260,7 +273,10 @@ class LinesFile:
         while found < count:
             chunk = os.pread(self._fd, min(_CHUNK, self._end - position - len(data)), position + len(data))
             if not chunk:
-                raise Corrupt(f"{self._path} is shorter than it was: somebody else has written to it")
+                raise Corrupt(
+                    f"{self._path} is shorter than it was, though forebay only appends to it; restore the "
+                    "file, and check which other program writes to it"
+                )
             found += chunk.count(b"\n")
             data += chunk
         return bytes(data).split(b"\n", count)[:count] if count else []

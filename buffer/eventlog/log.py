@@ -68,7 +68,8 @@ class EventLog(Closing):
         found = self._counts[topic] = self._backend.create(check_topic(topic), partitions)
         if found != partitions:
             raise InvalidInput(
-                f"{self.url}: topic {topic} has {found} partitions, which never change, not {partitions}"
+                f"partitions must be {found}, not {partitions}: {self.url} has topic {topic} already, and "
+                "the number never changes"
             )
 
     def partitions(self, topic: str) -> int:
@@ -232,6 +233,7 @@ class EventLog(Closing):
             if check_whole(to, "an offset") >= end:
                 raise InvalidInput(
                     f"{self.url}: topic {topic}, partition {partition}, has no event {to} yet; the next one is {end}"
+                    "; give that one or an earlier one"
                 )
         elif self._count(topic) is None:
             return

@@ -93,9 +93,9 @@ _decoder = msgspec.json.Decoder(_Stored)
 def encode_event(event: Event, now_ms: int) -> bytes:
     """Return the bytes of an event, or raise `InvalidInput` if it can never be stored."""
     if not isinstance(event, Event):
-        raise InvalidInput(f"an Event is appended, not {type(event).__name__}")
+        raise InvalidInput(f"append takes an Event or a list of them; expected Event, found {type(event).__name__}")
     if not event.kind or not isinstance(event.kind, str):
-        raise InvalidInput(f"an event's kind is text that is not empty, not {event.kind!r}")
+        raise InvalidInput(f"the kind of an event must be text that is not empty, not {event.kind!r}")
     headers = dict(event.headers)
     if not all(isinstance(text, str) for item in headers.items() for text in item):
         raise InvalidInput(f"headers of event {event.kind!r} must be text, by names that are text")
@@ -105,7 +105,9 @@ def encode_event(event: Event, now_ms: int) -> bytes:
             return _encoder.encode(_Stored(event.kind, time_ms, headers, None, bytes(event.payload)))
         return _encoder.encode(_Stored(event.kind, time_ms, headers, event.payload))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InvalidInput(f"the payload of event {event.kind!r} is neither JSON nor bytes: {error}") from error
+        raise InvalidInput(
+            f"the payload of event {event.kind!r} must be bytes, or something that JSON can hold: {error}"
+        ) from error
 
 
 _SEAL: Final = b'{"crc32c":"'
@@ -135,6 +137,8 @@ def decode_record(data: bytes, url: str, topic: str, partition: int, offset: int
         stored = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         where = f"{url}: topic {topic}, partition {partition}, offset {offset}"
-        raise Corrupt(f"{where} is not an event: {error}") from error
+        raise Corrupt(
+            f"{where} is not an event: {error}; read on after it, and restore the log if it should be one"
+        ) from error
     payload = stored.payload if stored.payload_base64 is UNSET else stored.payload_base64
     return Record(topic, partition, offset, Event(stored.kind, payload, stored.headers, stored.time_ms))

@@ -34,7 +34,7 @@ def topic_name(text: str) -> str:
 def check_consumer(consumer: Any) -> str:
     """Return a consumer's id, any text that is not blank, or raise `InvalidInput`."""
     if not isinstance(consumer, str) or not consumer.strip():
-        raise InvalidInput(f"a consumer's id is text that is not blank, not {consumer!r}")
+        raise InvalidInput(f"a consumer's id must be text that is not blank, not {consumer!r}")
     try:
         consumer.encode()
     except UnicodeEncodeError as error:

@@ -94,6 +94,7 @@ class _Partition:
         except Trimmed as error:
             raise Unknown(
                 f"{self._store.url}: an event was appended, but compacted away before its offset was known ({error})"
+                "; read the topic before you append it again"
             ) from error
         return _base(found, self._store.url)
 
@@ -170,7 +171,10 @@ class _Partition:
     def _fresh_head(self) -> Head:
         head = self._reader.read()
         if not isinstance(head, Head):
-            raise InvalidInput(f"{self._store.url} is a buffer of version 1, which counts no records: no event log")
+            raise InvalidInput(
+                f"{self._store.url} is a buffer of version 1, which does not number its entries; use "
+                "another buffer for the event log"
+            )
         return head
 
     def _first(self, head: Head) -> int:
@@ -267,5 +271,8 @@ def _floor(head: Head) -> int:
 
 def _base(descriptor: BatchDescriptor, url: str) -> int:
     if descriptor.base_record is None:
-        raise Corrupt(f"{url}: batch {descriptor.sequence} does not say which records it holds; it came from version 1")
+        raise Corrupt(
+            f"batch {descriptor.sequence} of {url} came from version 1 and does not say which events "
+            "it holds; use another buffer for the event log"
+        )
     return descriptor.base_record

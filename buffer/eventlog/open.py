@@ -54,7 +54,9 @@ def open_event_log(
     """
     url = url or os.environ.get(VARIABLE)
     if not url:
-        raise InvalidInput(f"no event log: pass its URL or set {VARIABLE}, such as sqlite:///var/lib/forebay/events.db")
+        raise InvalidInput(
+            f"there is no URL of an event log: pass it, or set {VARIABLE}, such as sqlite:///var/lib/forebay/events.db"
+        )
     clock, random = clock or SystemClock(), random or system_random()
     backend = _open_backend(str(url), storage_options, clock, random)
     return EventLog(backend, depth=depth, poll_interval=poll_interval, clock=clock)
@@ -71,7 +73,7 @@ def describe_event_log(
 def _open_backend(url: str, storage_options: Mapping[str, Any] | None, clock: Clock, random: Random) -> Backend:
     scheme = url.partition("://")[0] if "://" in url else ""
     if scheme in {"", "sqlite", "file", "memory"} and storage_options:
-        raise InvalidInput(f"an event log at {url} takes no storage options")
+        raise InvalidInput(f"an event log at {url} takes no storage options; leave them out")
     match scheme:
         case "":
             return SqliteBackend(Path(url), clock=clock, random=random)

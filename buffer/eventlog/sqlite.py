@@ -159,7 +159,10 @@ class SqliteBackend(Backend):
     def flush(self) -> None:
         """Checkpoint: everything committed is in the database file, and synced."""
         if self._path.exists() and not self._checkpoint("FULL"):
-            raise Unavailable(f"{self.url}: somebody else keeps the database from being checkpointed; try again")
+            raise Unavailable(
+                f"{self.url}: a reader or writer in another process keeps SQLite from copying its log "
+                "into the database; try again when it has ended"
+            )
 
     def close(self) -> None:
         """Close the connection."""
@@ -244,7 +247,7 @@ class SqliteBackend(Backend):
 
     def _connect(self) -> sqlite3.Connection:
         if self._is_closed:
-            raise Closed(f"{self.url} was closed by another thread")
+            raise Closed(f"{self.url} was closed by another thread; open the event log again")
         if self._process != os.getpid():
             # SQLite's connections do not survive a fork, nor does closing one there leave the parent's alone.
             self._inherited += [self._connection] if self._connection is not None else []
@@ -324,9 +327,9 @@ class SqliteBackend(Backend):
             case sqlite3.SQLITE_CANTOPEN:
                 return Unavailable(f"{self.url}: {error}; check that {self._path.parent} is there and can be written")
             case sqlite3.SQLITE_TOOBIG:
-                return InvalidInput(f"{self.url}: an event is larger than SQLite takes: {error}")
+                return InvalidInput(f"{self.url}: an event is larger than SQLite takes: {error}; split it")
             case _:
-                return Unavailable(f"{self.url}: {error}; nothing was changed")
+                return Unavailable(f"{self.url}: {error}; nothing was changed. Try again")
 
 
 @contextmanager

@@ -87,7 +87,9 @@ class Assignment:
         mark = following.backend.bounds(following.topic, [partition])[0].next
         with following.changes.condition:
             if following.ended:
-                raise Closed(f"{following.backend.url}: this subscription to {following.topic} has ended")
+                raise Closed(
+                    f"{following.backend.url}: this subscription to {following.topic} has ended; subscribe again"
+                )
             following.places.setdefault(partition, _Place(start, mark))
         following.changes.notify()
 
@@ -278,7 +280,8 @@ def check_partition(partition: Any, partitions: int, url: str, topic: str) -> in
         return check_whole(partition, "a partition", most=partitions - 1)
     except InvalidInput:
         raise InvalidInput(
-            f"{url}: topic {topic} has {partitions} partitions, numbered from 0, and {partition!r} is none of them"
+            f"partition {partition!r} is not one of topic {topic} in {url}: it must be at least 0 and "
+            f"below {partitions}"
         ) from None
 
 

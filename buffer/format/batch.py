@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import zstandard
 
-from forebay.buffer.base.errors import Corrupt, InvalidInput
+from forebay.buffer.base.errors import Corrupt, InvalidInput, damaged
 from forebay.buffer.format import block_v1, block_v2
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def encode_batch(
             readers would refuse); or there is no such compression, level or version.
     """
     if version not in (1, 2):
-        raise InvalidInput(f"a batch is of version 1 or 2, not {version!r}")
+        raise InvalidInput(f"the version of a batch must be 1 or 2, not {version!r}")
     values = to_large_binary(entries)
     size = raw_size(values)
     if size > max_raw_bytes:
@@ -254,7 +254,7 @@ def check_compression(compression: str, level: int) -> None:
     if compression not in _CODES:
         raise InvalidInput(f"compression must be one of {', '.join(_CODES)}; got {compression!r}")
     if type(level) is not int or level not in LEVELS:
-        raise InvalidInput(f"a zstd level is a whole number from {LEVELS[0]} to {LEVELS[-1]}; got {level!r}")
+        raise InvalidInput(f"the level of zstd must be a whole number from {LEVELS[0]} to {LEVELS[-1]}, not {level!r}")
 
 
 def make_compressor(level: int = DEFAULT_LEVEL, version: Version = 2) -> zstandard.ZstdCompressor:
@@ -455,7 +455,7 @@ class _Decoder:
         return DecodedBatch(chunks, size)
 
     def _corrupt(self, found: str) -> Corrupt:
-        return Corrupt(f"batch {self.location or '(no location given)'} is corrupt: {found}")
+        return damaged(f"batch {self.location or '(no location given)'} is corrupt: {found}")
 
 
 def _raise_if_out_of_memory(error: Exception) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from forebay.buffer.base.errors import Corrupt, InvalidInput
+from forebay.buffer.base.errors import Corrupt, InvalidInput, damaged
 from forebay.buffer.format.fit import has_required
 from forebay.buffer.format.parquet_pages import Claims, check_pages
 
@@ -127,7 +127,7 @@ def encode_rows(table: pa.Table, compression: Compression = "zstd", level: int =
             store_schema=False,  # readers know it from the manifest, and other tools do not look at it
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidInput(f"rows cannot be stored as Parquet: {error}") from error
+        raise InvalidInput(f"rows cannot be stored as Parquet: {error}; drop or cast that column") from error
     return memoryview(sink.getvalue())
 
 
@@ -247,7 +247,7 @@ class _Decoder:
         return pa.Table.from_batches(found)
 
     def _corrupt(self, found: str) -> Corrupt:
-        return Corrupt(f"batch {self.location or '(no location given)'} is corrupt: {found}")
+        return damaged(f"batch {self.location or '(no location given)'} is corrupt: {found}")
 
 
 def _validate(array: pa.Array) -> None:

@@ -215,8 +215,8 @@ def _kind_of(call: Any) -> _Kind | None:
 def _refusal(call: Any) -> InvalidInput:
     shown = f"a list of {type(call[0]).__name__}" if isinstance(call, list) and call else type(call).__name__
     return InvalidInput(
-        "a call is a pyarrow Table or RecordBatch, a dict, a JSON document as bytes, or a list of dicts or of bytes, "
-        f"not {shown}"
+        "rows must be a pyarrow Table or RecordBatch, a dict, a JSON document as bytes, or a "
+        f"list of dicts or of bytes, not {shown}"
     )
 
 

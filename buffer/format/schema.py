@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from forebay.buffer.base.errors import Corrupt, InvalidInput
+from forebay.buffer.base.errors import InvalidInput, damaged
 from forebay.buffer.format.checksum import crc32c
 from forebay.buffer.format.classes import schema_of
 from forebay.buffer.format.fit import Misfit, describe, fit_column, is_any_list
@@ -106,9 +106,9 @@ def check_schema(schema: pa.Schema | type) -> pa.Schema:
     if isinstance(schema, type):
         schema = schema_of(schema)
     if not isinstance(schema, pa.Schema):
-        raise InvalidInput(f"a schema is a pyarrow.Schema or a class with fields, not {type(schema).__name__}")
+        raise InvalidInput(f"schema must be a pyarrow.Schema or a class with fields, not {type(schema).__name__}")
     if not len(schema):
-        raise InvalidInput("a schema needs at least one column")
+        raise InvalidInput("the schema has no columns; give it at least one")
     for name in schema.names:
         if name.casefold() in RESERVED:
             raise InvalidInput(f"column {name}: readers add a column of this name themselves; choose another name")
@@ -133,11 +133,16 @@ def _normal_fields(fields: Iterable[pa.Field], prefix: str, depth: int) -> list[
     for field in fields:
         path = prefix + field.name
         if not _NAME.fullmatch(field.name):
-            raise InvalidInput(f"column {path!r}: a name is not empty and has no quote, backslash or control character")
+            raise InvalidInput(
+                f"column {path!r}: a name must not be empty, nor have a quote, a backslash or a control character"
+            )
         same = seen.setdefault(field.name.casefold(), field.name)
         if len(seen) == len(normal):
             difference = "twice" if same == field.name else f"as {same} and as {field.name}, which differ only in case"
-            raise InvalidInput(f"column {path}: the name is there {difference}; Spark could not tell them apart")
+            raise InvalidInput(
+                f"column {path}: the name is there {difference}, and Spark could not tell them apart; "
+                "rename one of them"
+            )
         normal.append(pa.field(field.name, _normal_type(field.type, path, depth), nullable=field.nullable))
     return normal
 
@@ -178,7 +183,7 @@ def _element(kind: pa.DataType, path: str, depth: int, *, nullable: bool) -> pa.
 def _normal_map(kind: pa.MapType, path: str, depth: int) -> pa.DataType:
     key = _normal_type(kind.key_type, f"{path}.key", depth + 1)
     if key != pa.string() and not pa.types.is_integer(key):
-        raise InvalidInput(f"column {path}.key: the keys of a map are strings or integers, not {key}")
+        raise InvalidInput(f"column {path}.key: the keys of a map must be strings or integers, not {key}")
     value = _normal_type(kind.item_type, f"{path}.value", depth + 1)
     return pa.map_(key, pa.field("value", value, nullable=kind.item_field.nullable))
 
@@ -422,18 +427,18 @@ def decode_schema(data: bytes, location: str) -> pa.Schema:
     try:
         stored = _decode_stored(data)
         if stored.version != _VERSION:
-            raise Corrupt(f"{location}: it is a schema of version {stored.version}; expected version {_VERSION}")
+            raise damaged(f"{location}: it is a schema of version {stored.version}; expected version {_VERSION}")
         found = crc32c(bytes(stored.columns))
         if found != stored.crc32c:  # guard: verify the checksum of schemas
-            raise Corrupt(f"{location}: its checksum is {found:08x}, and {stored.crc32c:08x} was written")
+            raise damaged(f"{location}: its checksum is {found:08x}, and {stored.crc32c:08x} was written")
         schema = pa.schema([_from_stored(field) for field in _decode_columns(stored.columns)])
         normal = pa.schema(_normal_fields(schema, "", 0))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
-        raise Corrupt(f"{location}: it does not hold a schema: {error}") from error
+        raise damaged(f"{location}: it does not hold a schema: {error}") from error
     except (InvalidInput, pa.ArrowException, LookupError, ValueError) as error:
-        raise Corrupt(f"{location}: no buffer can have the schema that it holds: {error}") from error
+        raise damaged(f"{location}: no buffer can have the schema that it holds: {error}") from error
     if not len(normal) or not normal.equals(schema):
-        raise Corrupt(f"{location}: the schema that it holds has no columns, or is not in normal form")
+        raise damaged(f"{location}: the schema that it holds has no columns, or is not in normal form")
     return normal
 
 

@@ -126,7 +126,7 @@ def parse_fields(columns: Mapping[str, str]) -> pa.Schema:
     fields = []
     for name, text in columns.items():
         if not isinstance(text, str):
-            raise InvalidInput(f'column {name}: a type is a text such as "int64", not {text!r}')
+            raise InvalidInput(f"column {name}: the type must be text such as 'int64', not {text!r}")
         try:
             parser = _Parser(text)
             kind, nullable = parser.read_type_and_null()
@@ -165,8 +165,11 @@ def read_schema_file(path: Path) -> pa.Schema:
         if suffix in _ARROW_SUFFIXES:
             return _without_metadata(_read_arrow_schema(path))
     except (ValueError, pa.ArrowException) as error:  # of TOML, JSON and UTF-8 too
-        raise InvalidInput(f"{path} holds no schema: {error}") from error
-    raise InvalidInput(f"{path} holds no schema: its name must end with .toml, .json, .parquet or .arrow")
+        raise InvalidInput(
+            f"no schema could be read from {path}: {error}; correct the file, or use a .toml, .json, "
+            ".parquet or .arrow file that has one"
+        ) from error
+    raise InvalidInput(f"no schema could be read from {path}: its name must end with .toml, .json, .parquet or .arrow")
 
 
 def _is_zone(name: str) -> bool:
@@ -181,7 +184,7 @@ def _is_zone(name: str) -> bool:
 
 def _parse_columns(columns: Any) -> pa.Schema:
     if not isinstance(columns, dict) or not columns:
-        raise InvalidInput("columns are wanted, each a name and a type, such as user and int64")
+        raise InvalidInput("there are no columns: give each a name and a type, such as user and int64")
     return parse_fields(columns)
 
 

@@ -82,7 +82,10 @@ def migrate(
     queue = Queue(store, manifest_path, role="migration", clock=clock, random=random)
     state = buffer_or_topic(queue.read_existing, lambda: None)
     if state is None:
-        raise InvalidInput(f"{store.url} is a topic: its partitions are of version 2 since they were made")
+        raise InvalidInput(
+            f"{store.url} is a topic: its partitions are of version 2 since they were made"
+            "; there is nothing to migrate. Leave it as it is"
+        )
     if state.schemas:
         raise Unsupported(
             f"{store.url} is a typed buffer: it holds rows of a schema, which only version 2 does, so it has been of "
@@ -153,7 +156,9 @@ class _Migration:
     def _convert(self, manifest: Manifest) -> Head:
         """The head that takes the place of a manifest, which may have grown and been consumed since it was sealed."""
         if max(manifest.epoch, manifest.next_sequence) >= MOST:
-            raise Unsupported(f"{self._queue.url}: version 2 cannot count on from its epoch or sequence")
+            raise Unsupported(
+                f"the epoch or the sequence of {self._queue.url} is too large for version 2; start a new buffer"
+            )
         first = manifest.first_sequence
         refs = self._refs if self._is_sealed_part_of(manifest) else ()
         sealed_to = refs[-1].end if refs else first

@@ -55,7 +55,7 @@ def verify(
         StoreError: something could not be read, so nothing can be said of it. `NotFound` if there is no buffer.
     """
     if max_concurrent_fetches < 1:
-        raise InvalidInput(f"max_concurrent_fetches must be 1 or more, not {max_concurrent_fetches}")
+        raise InvalidInput(f"max_concurrent_fetches must be at least 1, not {max_concurrent_fetches}")
     check_key(data_prefix)
     store = open_store(url, storage_options)
 

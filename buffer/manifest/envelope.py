@@ -9,7 +9,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from forebay.buffer.base.errors import Corrupt, InvalidInput
+from forebay.buffer.base.checks import MOST
+from forebay.buffer.base.errors import Corrupt, InvalidInput, damaged
 from forebay.buffer.format.checksum import crc32c
 
 VERSION: Final = 2
@@ -30,7 +31,9 @@ def pack(value: msgspec.Struct) -> bytes:
     try:
         body = _encoder.encode(value)
     except OverflowError as error:
-        raise InvalidInput(f"a {type(value).__name__.lower()} holds a number too large to be stored") from error
+        raise InvalidInput(
+            f"a number in this {type(value).__name__.lower()} is too large to be stored: it must be at most {MOST}"
+        ) from error
     return body + _TRAILER.pack(crc32c(body), VERSION)
 
 
@@ -53,15 +56,15 @@ def unpack(data: bytes | memoryview, kind: type[S], location: str) -> S:
     """
     data = bytes(data)
     if len(data) < _TRAILER.size:
-        raise Corrupt(f"{location}: {len(data)} bytes are too few for an object of version {VERSION}")
+        raise damaged(f"{location}: {len(data)} bytes are too few for an object of version {VERSION}")
     body = data[: -_TRAILER.size]
     checksum, version = _TRAILER.unpack_from(data, len(body))
     if version != VERSION:
-        raise Corrupt(f"{location}: it is of version {version}; expected version {VERSION}")
+        raise Corrupt(f"{location}: it is of version {version}; expected version {VERSION}: restore it, or upgrade")
     found = crc32c(body)
     if found != checksum:  # guard: verify the checksum of heads and segments and cursors
-        raise Corrupt(f"{location}: its checksum is {found:08x}, and {checksum:08x} was written")
+        raise damaged(f"{location}: its checksum is {found:08x}, and {checksum:08x} was written")
     try:
         return _decoder_of(kind).decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Corrupt(f"{location}: it does not hold a {kind.__name__.lower()}: {error}") from error
+        raise damaged(f"{location}: it does not hold a {kind.__name__.lower()}: {error}") from error

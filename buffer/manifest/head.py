@@ -343,7 +343,7 @@ class Head(EitherVersion, Struct, frozen=True, array_like=True, tag="head"):
     def ack(self, through: int) -> Head:
         """Move the unnamed consumer's frontier; listings stay until the collector trims them."""
         if self.owner is None:
-            raise Fenced("no consumer has claimed this buffer")
+            raise Fenced("no consumer has claimed this buffer since its manifest was made; this one must stop")
         return self._next(owner=replace(self.owner, acked=through))
 
     # Groups and holds
@@ -351,7 +351,7 @@ class Head(EitherVersion, Struct, frozen=True, array_like=True, tag="head"):
     def with_group(self, name: str, generation: str, start: int) -> Head:
         """Make a group, or give it a new life, that reads from `start`."""
         if not 0 <= start <= self.next_sequence:
-            raise InvalidInput(f"a group starts at a sequence from 0 to {self.next_sequence}, not {start}")
+            raise InvalidInput(f"start must be a sequence from 0 to {self.next_sequence}, not {start}")
         if start < self.first_sequence:  # guard: refuse a group that starts below what is retained
             raise trimmed(start, self.first_sequence)
         return self._next(groups={**self.groups, name: Group(generation, start)})
@@ -483,7 +483,7 @@ class BelowFloor(InvalidInput):
 
 def trimmed(asked: int, first: int) -> Trimmed:
     """The error for who asks for what is gone."""
-    return Trimmed(f"batch {asked} was trimmed; the first one left is {first}", first=first)
+    return Trimmed(f"batch {asked} was trimmed; read from {first} on, which is the first one left", first=first)
 
 
 def bucket_of(writer_id: str) -> int:

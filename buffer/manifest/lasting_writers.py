@@ -59,7 +59,7 @@ def forget_lasting_writer(queue: Queue, name: str) -> bool:
         with suppress(_BucketReplaced, BelowFloor):
             queue.change_head(partial(_forget, writer_id, before, after), is_mine)
             return True
-    raise Timeout(f"{queue.url}: other writers kept changing the manifest; {name!r} was not removed. Try again")
+    raise Timeout(f"{queue.url}: the manifest kept changing, and {name!r} was not removed. Try again")
 
 
 def _forget(writer_id: str, before: Bucket | None, after: Bucket | None, head: Head) -> Head:

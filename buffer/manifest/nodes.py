@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.buffer.base.checks import Signed, Whole  # noqa: TC001 - msgspec reads the annotations
-from forebay.buffer.base.errors import Corrupt, InvalidInput
+from forebay.buffer.base.errors import InvalidInput, damaged
 from forebay.buffer.base.names import ulid_in
 from forebay.buffer.format.model import BatchDescriptor, BatchSchema, NewBatch
 from forebay.buffer.store.base import check_key
@@ -125,12 +125,12 @@ def describe(sequence: int, listing: NewBatch, base_record: int | None, schemas:
     try:
         check_key(listing.location)
     except InvalidInput as error:
-        raise Corrupt(f"the manifest's listing for sequence {sequence} names no object: {error}") from error
+        raise damaged(f"the manifest's listing for sequence {sequence} names no object: {error}") from error
     if listing.schema is None and not schemas:
         return BatchDescriptor(sequence, listing.location, listing.metadata, listing.facts, base_record)
     # guard: a listing names a schema version that the head has
     if listing.schema is None or listing.schema >= len(schemas) or listing.facts is None:
-        raise Corrupt(
+        raise damaged(
             f"the manifest's listing for sequence {sequence} names schema version {listing.schema}, of {len(schemas)}"
         )
     schema = BatchSchema(schemas[listing.schema], schemas[-1])

@@ -23,6 +23,7 @@ from forebay.buffer.base.errors import (
     Unavailable,
     Unknown,
     Unsupported,
+    damaged,
 )
 from forebay.buffer.manifest.head import LASTING, MAX_WRITERS, Head, is_lasting, trimmed
 from forebay.buffer.manifest.head_fields import Owner, Writer
@@ -188,7 +189,7 @@ class Queue:
                 # guard: retry a missing segment with a fresh head
                 if state == before:
                     break
-        raise Corrupt(f"{self.url}: it refers to a segment that is not there ({missing})") from missing
+        raise damaged(f"{self.url}: it refers to a segment that is not there ({missing})") from missing
 
     def sequence_of(self, place: str | int | datetime, *, state: State) -> int:
         """Return the sequence that `earliest`, `latest`, a sequence, or a time (ISO 8601 or a datetime) stands for."""
@@ -237,7 +238,7 @@ class Queue:
             PlaceConsumed: as `Unknown`, and no later look can tell.
         """
         if not batches:
-            raise InvalidInput(f"{self.url}: there is nothing to append")
+            raise InvalidInput(f"there are no batches to append to {self.url}; give at least one")
         with self._lock:
             self.seal_if_due()
             number = self._number + 1 if number is None else number
@@ -312,8 +313,8 @@ class Queue:
             if isinstance(tried, Manifest):
                 if version != 1:  # guard: refuse newer batch formats in a version 1 manifest
                     raise Unsupported(
-                        f"{self.url} was made a buffer of version 1 by somebody else, and these batches are of version "
-                        f"{version}: open a new producer, and produce them again"
+                        f"{self.url} is a buffer of version 1 now, and these batches are of version {version}: "
+                        "open a new producer, and produce them again"
                     )
                 return tried.append(batches)
             head = tried if let_go is None else tried.without_hold(let_go)
@@ -345,6 +346,7 @@ class Queue:
                 raise PlaceConsumed(
                     f"{self.url}: the append of {locations[0]} was in doubt, and what stood at its place, sequence "
                     f"{place}, has been consumed meanwhile"
+                    "; read before you append it again"
                 ) from error
             # Its number is used up: nothing may be appended under it again.
             self._number = number
@@ -397,7 +399,7 @@ class Queue:
 
         def change(state: State | None) -> State | None:
             if state is None:
-                raise NotFound(f"{self.url} is not there any more")
+                raise NotFound(f"{self.url} is not there any more; restore it")
             return None if isinstance(state, Head) else convert(state)
 
         return self.as_head(self.update(change, lambda state: state.buffer_id == buffer_id))
@@ -480,7 +482,7 @@ class Queue:
             Corrupt: it was deleted.
         """
         if self._seen:  # guard: a manifest that was seen cannot be missing
-            raise Corrupt(f"{self.url} was there and is gone: somebody deleted it. Restore it, or open the buffer anew")
+            raise Corrupt(f"{self.url} was there and is not there any more. Restore it, or open the buffer anew")
         if self._profile == "opendata":
             return Manifest.empty(self.url)
         if not self._looked_for_remains:

@@ -224,8 +224,8 @@ class _Update(Generic[T]):
             if self._in_doubt is _NOTHING_IN_DOUBT:  # guard: report errors as unknown while a write is in doubt
                 raise
             raise Unknown(
-                f"{self._register.url}: a write may have been applied ({self._last_trouble}), "
-                f"and it could not be found out: {error}"
+                f"{self._register.url}: a write may or may not have been applied ({self._last_trouble}), "
+                f"and reading it back failed: {error}. Read before repeating it"
             ) from error
 
     def _run(self, known: Snapshot[T] | None) -> Snapshot[T]:
@@ -316,7 +316,8 @@ class _Update(Generic[T]):
             return True
         if mine is None and self._answer_lost:
             raise Unknown(
-                f"{self._register.url}: it cannot be told any more if a write was applied ({self._last_trouble})"
+                f"{self._register.url}: a write may or may not have been applied ({self._last_trouble}), "
+                "and others have written since; read before repeating it"
             )
         if snapshot.version != self._in_doubt:  # guard: keep a write in doubt while its version is still there
             self._in_doubt = _NOTHING_IN_DOUBT
@@ -338,6 +339,6 @@ class _Update(Generic[T]):
                 f"({self._last_trouble}); nothing was applied. Spread the writers over more partitions"
             )
         raise Timeout(
-            f"{url}: other writers kept coming first ({self._last_trouble}); nothing was applied. "
-            "Try again, or spread the writers over more partitions"
+            f"{url}: the object changed before each attempt to write it ({self._last_trouble}); "
+            "nothing was applied. Try again, or spread the writers over more partitions"
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from forebay.buffer.base.errors import Corrupt, Unsupported
+from forebay.buffer.base.errors import Unsupported, damaged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,12 +57,15 @@ def check_listings(batches: Sequence[NewBatch], carried: Sequence[str]) -> None:
     for batch in batches:
         # guard: list rows only in a version that the writer knows
         if (batch.schema is None) != (not carried) or (batch.schema is not None and batch.schema >= len(carried)):
-            raise Unsupported(f"{batch.location} is in schema version {batch.schema}; the writer has {len(carried)}")
+            raise Unsupported(
+                f"{batch.location} is in schema version {batch.schema}, and the producer knows "
+                f"{len(carried)} versions; open a new producer, and produce it again"
+            )
 
 
 def check_history(schemas: Sequence[str], features: Sequence[str], location: str) -> None:
     """Raise `Corrupt` if the ids that a head or a record names cannot be: they become parts of keys."""
     if len(set(schemas)) != len(schemas) or not all(map(_ID.fullmatch, schemas)):
-        raise Corrupt(f"{location}: it names {', '.join(map(repr, schemas[:9]))} as its schemas, which cannot be")
+        raise damaged(f"{location}: it names {', '.join(map(repr, schemas[:9]))} as its schemas, which cannot be")
     if bool(schemas) != (TYPED_BATCHES in features):
-        raise Corrupt(f"{location}: it names {len(schemas)} schemas and needs the features {', '.join(features)}")
+        raise damaged(f"{location}: it names {len(schemas)} schemas and needs the features {', '.join(features)}")

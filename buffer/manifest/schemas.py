@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
-from forebay.buffer.base.errors import Corrupt, NotFound
+from forebay.buffer.base.errors import Corrupt, NotFound, damaged
 from forebay.buffer.base.reread import read_sound
 from forebay.buffer.format.schema import decode_schema, encode_schema
 
@@ -67,7 +67,7 @@ class Schemas:
                 raise
             raise Corrupt(f"{location} is missing, and batches were written in it: restore it") from error
         if _hash(data) != schema_id:  # guard: a schema object has the hash that names it
-            raise Corrupt(f"{location} is damaged: its hash is {_hash(data)}")
+            raise damaged(f"{location} is damaged: its hash is {_hash(data)}")
         return decode_schema(data, location), data
 
 

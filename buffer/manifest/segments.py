@@ -8,7 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base import names
-from forebay.buffer.base.errors import Corrupt
+from forebay.buffer.base.errors import damaged
 from forebay.buffer.base.names import LOWEST, ulid_in
 from forebay.buffer.base.reread import read_sound
 from forebay.buffer.manifest.decode import read_node
@@ -85,16 +85,16 @@ class Segments:
                 self._kept.move_to_end(ref.name)
                 return kept
         if not names.is_ulid(ref.name):
-            raise Corrupt(f"{self._store.url}: its manifest refers to {ref.name!r}, which is not a segment's name")
+            raise damaged(f"{self._store.url}: its manifest refers to {ref.name!r}, which is not a segment's name")
         return self._keep(ref.name, _KeptNode(read_sound(lambda: self._read(ref, buffer_id), self._clock)))
 
     def _read(self, ref: Ref, buffer_id: str) -> Node:
         location = f"{self._store.url}/{node_key(ref.name)}"
         node = read_node(self._store.get(node_key(ref.name)).data, location)
         if node.buffer_id != buffer_id:  # guard: a segment must carry the id of its buffer
-            raise Corrupt(f"{location} belongs to buffer {node.buffer_id}; this one is {buffer_id}")
+            raise damaged(f"{location} belongs to buffer {node.buffer_id}; this one is {buffer_id}")
         if not node.is_behind(ref):  # guard: a segment must match its reference
-            raise Corrupt(f"{location} is not what the manifest says of it")
+            raise damaged(f"{location} is not what the manifest says of it")
         return node
 
     def _keep(self, name: str, read: _KeptNode) -> _KeptNode:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 import pyarrow as pa
 
 from forebay.buffer.base.checks import MOST
-from forebay.buffer.base.errors import Corrupt, InvalidInput
+from forebay.buffer.base.errors import Corrupt, InvalidInput, damaged
 from forebay.buffer.format import block_v1
 from forebay.buffer.format.model import BatchDescriptor, Metadata, NewBatch
 from forebay.buffer.manifest.either_version import EitherVersion
@@ -130,7 +130,10 @@ class Manifest(EitherVersion):
         entries = [_encode_entry(sequence, batch) for sequence, batch in enumerate(batches, self.next_sequence)]
         count, next_sequence = self.count + len(entries), self.next_sequence + len(entries)
         if next_sequence > _MAX_U64 or count > _MAX_U32:
-            raise InvalidInput(f"{self.location} is full: {self.count} batches wait below {self.next_sequence}")
+            raise InvalidInput(
+                f"{self.location} is full: {self.count} batches wait below {self.next_sequence}"
+                "; let consumers read them, or start a new buffer"
+            )
         footer = _FOOTER.pack(count, next_sequence, self.epoch, VERSION)
         return Manifest(b"".join((memoryview(self.data)[: -_FOOTER.size], *entries, footer)), self.location)
 
@@ -195,7 +198,7 @@ class Manifest(EitherVersion):
             raise self._corrupt(f"its entry for sequence {sequence} is malformed: {error}") from error
 
     def _corrupt(self, what: str) -> Corrupt:
-        return Corrupt(f"manifest {self.location}: {what}")
+        return damaged(f"manifest {self.location}: {what}")
 
 
 class _MalformedError(Exception):
@@ -210,7 +213,10 @@ def _encode_entry(sequence: int, batch: NewBatch) -> bytes:
         parts.append(item.payload)
     size = sum(map(len, parts))
     if size > _MAX_U32:
-        raise InvalidInput(f"batch {batch.location}: {size} bytes of metadata do not fit into a manifest entry")
+        raise InvalidInput(
+            f"batch {batch.location}: {size} bytes of metadata do not fit into a manifest entry"
+            "; give the calls less metadata"
+        )
     return b"".join((_LEN.pack(size), *parts))
 
 

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base import names
-from forebay.buffer.base.errors import Corrupt, NotFound, Unavailable
+from forebay.buffer.base.errors import NotFound, Unavailable, damaged
 from forebay.buffer.base.reread import read_sound
 from forebay.buffer.manifest.decode import read_writer_node
 from forebay.buffer.manifest.envelope import pack
@@ -53,11 +53,13 @@ class WriterBuckets:
         except NotFound as error:
             name, url = state.writer_buckets[bucket].name, self._store.url
             if name == self._missing:
-                raise Corrupt(
+                raise damaged(
                     f"{url}: its manifest refers to a bucket of writers that is not there ({error})"
                 ) from error
             self._missing = name
-            raise Unavailable(f"{url}: a bucket of writers was replaced while it was read ({error})") from error
+            raise Unavailable(
+                f"{url}: a bucket of writers was replaced while it was read ({error}). Try again"
+            ) from error
         return None if number is None else Writer(number, 0, sealed=True)
 
     def load(self, state: EitherVersion, bucket: int) -> Mapping[str, int]:
@@ -75,7 +77,7 @@ class WriterBuckets:
             location = f"{self._store.url}/{key}"
             node = read_sound(lambda: read_writer_node(self._store.get(key).data, location), self._clock)
             if (node.buffer_id, node.bucket, len(node.numbers)) != (state.buffer_id, bucket, ref.count):
-                raise Corrupt(f"{location} is not what the manifest says of it")
+                raise damaged(f"{location} is not what the manifest says of it")
             self._kept[ref.name] = node.numbers
             while len(self._kept) > _KEPT_NODES:
                 self._kept.popitem(last=False)

@@ -83,7 +83,10 @@ class Acks:
         """Acknowledge every batch up to and including `sequence`, durably before this returns."""
         first = self._position.check_handed_out(sequence)
         if self.frontier is not None and sequence <= self.frontier:
-            raise InvalidInput(f"{self._url}: batch {sequence} was acknowledged before; the last is {self.frontier}")
+            raise InvalidInput(
+                f"batch {sequence} of {self._url} was acknowledged before; acknowledge only batches after "
+                f"{self.frontier}"
+            )
         self._write(sequence)  # guard: write ack_through before moving the frontier
         newly = sequence - first + 1 if self.frontier is None else sequence - self.frontier
         self.frontier = sequence

@@ -37,6 +37,9 @@ def descriptors_between(
             check()
         found = queue.descriptors(first, min(PIECE, end - first), state=state)
         if not found:
-            raise Corrupt(f"{queue.url} no longer lists batch {first}: somebody deleted or replaced the manifest")
+            raise Corrupt(
+                f"{queue.url} no longer lists batch {first}: the manifest was replaced, or set back to an "
+                "older version. Restore the newest one"
+            )
         yield from found
         first += len(found)

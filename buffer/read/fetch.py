@@ -15,7 +15,7 @@ from msgspec import structs
 from forebay.buffer.base import metrics
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock, system_random
-from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound
+from forebay.buffer.base.errors import InvalidInput, NotFound, damaged
 from forebay.buffer.base.reread import read_sound
 from forebay.buffer.format.batch import DEFAULT_MAX_RAW_BYTES, DecodedBatch, decode_batch, raw_size
 from forebay.buffer.format.checksum import crc32c
@@ -234,7 +234,7 @@ class FetchHandle:
             checksum = crc32c(data)
             # guard: verify the checksum and size of a batch
             if checksum != descriptor.facts.crc32c or len(data) != descriptor.facts.object_bytes:
-                raise Corrupt(
+                raise damaged(
                     f"{self.store.url}/{descriptor.location}, batch {descriptor.sequence}, is damaged: expected "
                     f"{descriptor.facts.object_bytes} bytes with CRC32C {descriptor.facts.crc32c:08x}, found "
                     f"{len(data)} bytes with {checksum:08x}"

@@ -427,5 +427,7 @@ def count_race(races: int) -> int:
         Timeout: that happened too often in one call.
     """
     if races + 1 >= MAX_RACES:
-        raise Timeout(f"other threads took the next batch first {MAX_RACES} times: call again, or use fewer threads")
+        raise Timeout(
+            f"the next batch was taken by another thread {MAX_RACES} times in a row: call again, or use fewer threads"
+        )
     return races + 1

@@ -34,7 +34,7 @@ def check_still_listed(missing: BatchDescriptor, error: NotFound, queue: Queue) 
     first = queue.read().first_sequence
     if missing.sequence < first:
         raise Trimmed(
-            f"{queue.store.url}: batch {missing.sequence} was trimmed before it could be read; the first one left is "
-            f"{first}",
+            f"batch {missing.sequence} of {queue.store.url} was trimmed before it could be read; read "
+            f"from {first} on, which is the first one left",
             first=first,
         ) from None

@@ -113,7 +113,9 @@ class ReadPosition:
         first, last = self._first, self.last
         # guard: acknowledge only what was handed out
         if first is None or last is None or not first <= sequence <= last:
-            raise InvalidInput(f"{self._url}: batch {sequence} was never handed out, so it cannot be acknowledged")
+            raise InvalidInput(
+                f"batch {sequence} of {self._url} was never handed out: acknowledge only what this consumer has read"
+            )
         if self._lost is not None and sequence >= self._lost:  # guard: refuse acks past a batch lost to an interrupt
             raise InvalidInput(
                 f"{self._url}: batch {sequence} cannot be acknowledged, because the call that read batch {self._lost} "

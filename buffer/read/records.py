@@ -75,7 +75,9 @@ def typed_records(
             fields.append(rows.schema.field(name))
             arrays.append(rows.column(name))
         else:
-            raise InvalidInput(f"there is no column {name!r}; there are {', '.join([*rows.column_names, *_ADDED])}")
+            raise InvalidInput(
+                f"no column {name!r} is in the rows; use one of {', '.join([*rows.column_names, *_ADDED])}"
+            )
     return pa.table(arrays, schema=pa.schema(fields))
 
 

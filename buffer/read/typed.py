@@ -67,7 +67,7 @@ class RowReader:
             InvalidInput: there is no such column, or the rows cannot be shown in the schema asked for.
         """
         if descriptor.schema is None or descriptor.facts is None:
-            raise Corrupt(f"batch {location}: its listing names no schema")
+            raise Corrupt(f"batch {location}: its listing names no schema; restore the manifest")
         written = self._schemas.load(descriptor.schema.written)
         shown = self._shown(descriptor.schema)
         facts = descriptor.facts

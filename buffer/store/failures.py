@@ -151,7 +151,7 @@ def _error_without_answer(failure: Failure, place: str) -> ForebayError | None:
             "environment, or pass anon=True for a public bucket"
         )
     if failure.code in {BROKEN_CLIENT, SHAKEN_CLIENT}:
-        return Unsupported(f"{place}: {failure.detail}")
+        return Unsupported(f"{place}: {failure.detail}. Install a version that works, or use another client")
     if failure.never_sent:
         return Unavailable(f"{place}: could not connect ({failure}); check endpoint_url, region, network and TLS")
     if failure.status is None:
@@ -164,7 +164,9 @@ def _error_by_code(failure: Failure, place: str) -> ForebayError | None:
         hint = "create it, or correct URL or endpoint_url"
         return NotFound(f"{place}: the bucket does not exist ({failure}); {hint}", bucket=True)
     if failure.code in _NO_OBJECT:
-        return NotFound(f"{place}: there is no such object ({failure.status} {failure.code})")
+        return NotFound(
+            f"{place}: there is no such object ({failure.status} {failure.code}); check the URL and the key"
+        )
     if failure.code in _WRONG_PLACE or failure.status in {301, 302, 307, 308}:
         return InvalidInput(
             f"{place}: the bucket is in another region or at another endpoint ({failure}); "
@@ -189,15 +191,20 @@ def _error_of_credentials(failure: Failure, place: str) -> ForebayError | None:
 def _error_by_status(failure: Failure, place: str) -> ForebayError:
     status = failure.status or 0
     if status == 403:
-        return Denied(f"{place}: access denied ({failure}); these credentials lack the right to do this")
+        return Denied(
+            f"access denied to {place} ({failure}): give these credentials the right to do this, or use others"
+        )
     if status == 404:
         # Without the code of a store, nobody said that the object is absent: a web server or a proxy may have spoken.
         # guard: a 404 without a known code is not absence
-        return Unavailable(f"{place}: answered 404 without a known code ({failure}); is endpoint_url an object store?")
+        return Unavailable(
+            f"{place}: the answer was 404 without a known code ({failure}); check that endpoint_url "
+            "is that of an object store"
+        )
     if status in {405, 501}:
-        return Unsupported(f"{place}: the store does not support this operation ({failure})")
+        return Unsupported(f"{place}: the store does not support this operation ({failure}); use another store")
     if status in {408, 409, 429} or status >= 500:
         return Unavailable(f"{place}: the store would not serve ({failure}); try again later")
     if 400 <= status < 500:
-        return InvalidInput(f"{place}: the store rejected the request ({failure})")
+        return InvalidInput(f"{place}: the store rejected the request ({failure}); check the URL and storage_options")
     return Unavailable(f"{place}: the answer is not an object store's ({failure}); check endpoint_url")

@@ -125,7 +125,7 @@ class FileStore(ObjectStore):
                     _check_regular(path, stat)
                     yield file, stat
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-                raise NotFound(f"{self.url}/{key} does not exist") from None
+                raise NotFound(f"{self.url}/{key} does not exist; check the URL and the key") from None
 
     def put(self, key: str, data: Data) -> str:
         """Write the file whatever was there."""
@@ -136,7 +136,10 @@ class FileStore(ObjectStore):
                     version = _rename_over(self._disk, temporary, path, _stat(path))
                 self._sync_written(path.parent)
         except _FolderNotSyncedError as error:
-            raise Unknown(f"{self.url}/{key} was written, but may not survive a crash: {error}") from error
+            raise Unknown(
+                f"a crash of the machine may undo the write of {self.url}/{key}, as its folder was not "
+                f"synced: {error}; check the disk, and write it again"
+            ) from error
         return version
 
     def create(self, key: str, data: Data) -> Outcome:
@@ -240,9 +243,12 @@ class FileStore(ObjectStore):
             if len(name.encode()) > _MAX_NAME_BYTES:
                 raise InvalidInput(
                     f"object key {key!r} has a part longer than {_MAX_NAME_BYTES} bytes: no file name can be"
+                    "; use shorter names"
                 )
             if name.startswith(_RESERVED):
-                raise InvalidInput(f"object key {key!r} uses {_RESERVED!r}, which file stores keep for themselves")
+                raise InvalidInput(
+                    f"object key {key!r} uses {_RESERVED!r}, which file stores keep for themselves; choose another name"
+                )
         return self._root.joinpath(*names)
 
     @contextmanager
@@ -341,13 +347,17 @@ class FileStore(ObjectStore):
         except (NotADirectoryError, IsADirectoryError) as error:
             raise InvalidInput(
                 f"{where}: a key cannot be both an object and a folder of objects on a file system"
+                "; choose another name for one of them"
             ) from error
         except _NotAnObjectError as error:
             raise Unsupported(f"{where}: {error}; remove it, or put the objects themselves in its place") from None
         except OSError as error:
             if error.errno in _FULL:
                 raise Unavailable(f"{where}: the disk is full; free some space and try again") from error
-            raise Unavailable(f"{where}: {error.strerror or error}") from error
+            raise Unavailable(
+                f"{where}: the file system failed ({error.strerror or error}); check the disk and the "
+                "folder, and try again"
+            ) from error
 
 
 def is_disk_full(error: BaseException | None) -> bool:

@@ -74,7 +74,7 @@ class MemoryStore(ObjectStore):
         with self._bucket.lock:
             held = self._bucket.objects.get(path)
         if held is None:
-            raise NotFound(f"{self.url}/{key} does not exist")
+            raise NotFound(f"{self.url}/{key} does not exist; check the URL and the key")
         return held[0]
 
     def get_if_changed(self, key: str, version: str) -> StoredObject | None:

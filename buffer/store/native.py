@@ -95,7 +95,7 @@ class ObstoreClient:
             problem = redact(str(error), self._options)
         else:
             return
-        raise InvalidInput(f"{url}: obstore does not accept these storage options: {problem}")
+        raise InvalidInput(f"{url}: obstore does not accept these storage options: {problem}; correct or remove them")
 
     def get(self, key: str, unless_version: str | None = None) -> StoredObject:
         """Return data and version. If the version is still `unless_version`, the failure has status 304."""

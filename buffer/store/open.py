@@ -43,7 +43,10 @@ def open_store(url: StoreUrl, storage_options: Mapping[str, Any] | None = None) 
     if not location.takes_options:
         if given:
             names = ", ".join(sorted(map(str, given)))
-            raise InvalidInput(f"{location.url}: {location.scheme}:// takes no storage options, got {names}")
+            raise InvalidInput(
+                f"storage options {names} have no meaning for {location.url}: leave them out, since "
+                f"{location.scheme}:// takes none"
+            )
         return MemoryStore(location.url) if location.scheme == "memory" else FileStore(location.url)
     options = parse_options(location, given)
     return RemoteStore(location.url, location.folder, make_client(location, options), options, reopen_store)
@@ -53,7 +56,9 @@ def parse_options(location: Location, given: Mapping[str, Any]) -> S3Options | N
     """Return the options of a remote store, with those that its URL implies."""
     for name, value in location.options.items():
         if given.get(name, value) != value:
-            raise InvalidInput(f"{location.url}: the URL names another {name} than the storage option {name}")
+            raise InvalidInput(
+                f"{location.url}: the URL and the storage option {name} name a different {name}; give one of them"
+            )
     given = {**given, **location.options}
     return parse_s3_options(given) if location.scheme == "s3" else NativeOptions.split(given)
 

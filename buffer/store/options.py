@@ -83,9 +83,13 @@ class ClientOptions:
     def __post_init__(self) -> None:
         for name in ("connect_timeout", "read_timeout"):
             if not 0 < getattr(self, name) <= 3600:
-                raise InvalidInput(f"storage option {name} is {getattr(self, name)!r}; expected seconds from 0 to 3600")
+                raise InvalidInput(
+                    f"storage option {name} must be at least 0 and at most 3600 seconds, not {getattr(self, name)!r}"
+                )
         if not 1 <= self.max_attempts <= 100:
-            raise InvalidInput(f"storage option max_attempts is {self.max_attempts!r}; expected 1 to 100")
+            raise InvalidInput(
+                f"storage option max_attempts must be at least 1 and at most 100, not {self.max_attempts!r}"
+            )
 
     def upload_timeout(self, size: int) -> float:
         """Seconds after which an upload of `size` bytes is given up: the read time-out at 256 KiB/s or better."""
@@ -179,15 +183,18 @@ class S3Options(ClientOptions):
         if self.client not in {None, "s3fs", "obstore"}:
             raise InvalidInput(f"storage option client is {self.client!r}; expected 's3fs' or 'obstore'")
         if (self.key is None) != (self.secret is None):
-            raise InvalidInput("storage options key and secret belong together: one of them is missing")
+            raise InvalidInput("storage option key or secret is missing: they belong together, so give both")
         if self.token is not None and self.key is None:
-            raise InvalidInput("storage option token needs key and secret beside it")
+            raise InvalidInput("storage option token needs key and secret beside it: give all three")
         if self.anon and self.key is not None:
-            raise InvalidInput("storage options anon and key exclude each other")
+            raise InvalidInput("storage options anon and key exclude each other; give one of them")
         if self.endpoint_url is not None:
             _check_endpoint(self.endpoint_url)
             if not self.use_ssl and self.endpoint_url.startswith("https:"):
-                raise InvalidInput("storage options use_ssl=False and an https:// endpoint_url exclude each other")
+                raise InvalidInput(
+                    "storage options use_ssl=False and an https:// endpoint_url exclude each other; use an "
+                    "http:// endpoint_url, or leave out use_ssl"
+                )
         self._check_kwargs()
         if self.client == "obstore" and self.only_s3fs:
             raise InvalidInput(
@@ -203,8 +210,8 @@ class S3Options(ClientOptions):
         for name in self.config_kwargs:
             if name in _FIXED_CONFIG:  # guard: settings cannot make a conditional write be sent twice
                 raise InvalidInput(
-                    f"storage option config_kwargs cannot set {name!r}: forebay sends every conditional write once, "
-                    "and relies on it. max_attempts sets how often other requests are sent"
+                    f"storage option config_kwargs cannot set {name!r}, since forebay must send every "
+                    "conditional write once; use max_attempts to set how often other requests are sent"
                 )
         for name in self.s3_additional_kwargs:
             if name not in _WRITES:
@@ -275,7 +282,7 @@ class NativeOptions(ClientOptions):
         client = given.get("client", "obstore")
         if client != "obstore":
             why = _WHY_NOT.get(client, "it is not a client for Google or Azure")
-            raise InvalidInput(f"storage option client is {client!r}, and {why}: forebay reaches them by 'obstore'")
+            raise InvalidInput(f"storage option client is {client!r}, and {why}: use 'obstore', or leave it out")
         return cls(**ours, config={k: v for k, v in given.items() if k not in _TUNING and k != "client"})
 
 

@@ -108,10 +108,16 @@ class RemoteStore(ObjectStore):
         except RequestFailed as error:
             # A refusal of the last attempt says nothing of an earlier one that was lost on the way.
             if doubts:
-                raise Unknown(f"{self._place(key)}: may or may not have been written ({doubts[-1]})") from None
+                raise Unknown(
+                    f"{self._place(key)}: the write may or may not have been applied ({doubts[-1]}); read "
+                    "before repeating it"
+                ) from None
             raise error_for(error.failure, self._place(key)) from None
         if version is None:
-            raise Unknown(f"{self._place(key)}: written, it seems, but the store named no version (ETag)")
+            raise Unknown(
+                f"{self._place(key)}: the write seems to be applied, but the answer has no version "
+                "(ETag); read before repeating it"
+            )
         return version
 
     def create(self, key: str, data: Data) -> Outcome:
@@ -121,7 +127,9 @@ class RemoteStore(ObjectStore):
     def replace(self, key: str, data: Data, version: str) -> Outcome:
         """Write the object only if its version is still `version`."""
         if not version:
-            raise InvalidInput(f"{self._place(key)}: an empty version would make the replace unconditional")
+            raise InvalidInput(
+                f"version must not be empty: the replacement of {self._place(key)} would be unconditional"
+            )
         return self._write_if(key, data, version)
 
     def _write_if(self, key: str, data: Data, version: str | None) -> Outcome:
@@ -190,13 +198,17 @@ class RemoteStore(ObjectStore):
     def _path(self, key: str) -> str:
         path = self._root + check_key(key)
         if len(path.encode()) > MAX_KEY_BYTES:
-            raise InvalidInput(f"object key {path!r} with the URL's folder is longer than {MAX_KEY_BYTES} bytes")
+            raise InvalidInput(
+                f"object key {path!r}, which includes the URL's folder, must be at most {MAX_KEY_BYTES} bytes long"
+            )
         return path
 
     def _writable_path(self, key: str, data: Data) -> str:
         size = memoryview(data).nbytes
         if size > MAX_OBJECT_BYTES:
-            raise InvalidInput(f"{self._place(key)}: {size} bytes; one object holds at most {MAX_OBJECT_BYTES}")
+            raise InvalidInput(
+                f"{self._place(key)}: an object must be at most {MAX_OBJECT_BYTES} bytes long, not {size}"
+            )
         return self._path(key)
 
     def _place(self, key: str) -> str:

@@ -265,7 +265,9 @@ class S3fsClient:
             problem = redact(f"{type(error).__name__}: {error}", self._options)
         else:
             return
-        raise InvalidInput(f"{url}: botocore does not accept the storage option config_kwargs: {problem}")
+        raise InvalidInput(
+            f"{url}: botocore does not accept the storage option config_kwargs: {problem}; correct or remove it"
+        )
 
     def get(self, key: str, unless_version: str | None = None) -> StoredObject:
         """Return data and version. If the version is still `unless_version`, the failure has status 304."""

@@ -75,7 +75,7 @@ def parse_url(url: object) -> Location:
 def _parse_path(path: object) -> Location:
     text = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(text, str):
-        raise InvalidInput(f"a store is given as a URL or as a path, not as {type(path).__name__}")
+        raise InvalidInput(f"url must be a URL or a path, not {type(path).__name__}")
     # guard: a text with a colon is no folder
     if isinstance(path, str) and (not path or ":" in path.partition("/")[0]):
         raise InvalidInput(
@@ -85,7 +85,9 @@ def _parse_path(path: object) -> Location:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"{text!r} is not valid UTF-8: no file:// URL can name this folder") from None
+        raise InvalidInput(
+            f"the path {text!r} is not valid UTF-8, so no file:// URL can name it; choose another folder"
+        ) from None
     return _local(Path(text).expanduser() if text.startswith("~/") else Path(text))
 
 
@@ -111,7 +113,7 @@ def _parse(url: str) -> Location:
     if scheme not in _LOCAL | _REMOTE:
         raise Unsupported(f"{_hide_secrets(url)}: there is no store for {scheme}://; expected one of {_EXPECTED}")
     if "?" in url or "#" in url:
-        raise InvalidInput(f"{_hide_secrets(url)}: a store's URL has no '?' or '#'; options go into storage_options")
+        raise InvalidInput(f"the URL {_hide_secrets(url)} must not have a '?' or '#'; pass options as storage_options")
     if scheme == "file":
         return _parse_file(url, parts)
     if not bucket:

@@ -132,7 +132,7 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
         the next call finds the same ones, as with `next_batch`.
         """
         if max_batches < 0:
-            raise InvalidInput(f"max_batches must be 0 or more, not {max_batches}")
+            raise InvalidInput(f"max_batches must be at least 0, not {max_batches}")
         self._stop_ahead()
         taken: list[PartitionDescriptor] = []
         try:
@@ -390,7 +390,7 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
             return self._consumers[partition]
         except KeyError:
             raise InvalidInput(
-                f"{self.url}: partition {partition} is not read here; it reads {list(self._consumers)}"
+                f"partition {partition} of {self.url} is not read by this consumer; name one of {list(self._consumers)}"
             ) from None
 
     def _each(self, do: Callable[[Consumer], Any]) -> list[Any]:

@@ -71,7 +71,7 @@ def create_topic(
         Corrupt: parts of a buffer or topic are there, but not what held them together.
     """
     if not 1 <= partitions <= MAX_PARTITIONS:
-        raise InvalidInput(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
+        raise InvalidInput(f"partitions must be at least 1 and at most {MAX_PARTITIONS}, not {partitions}")
     store = open_store(url, storage_options)
     random = random or system_random()
     register = open_record(store, clock=clock, random=random)
@@ -128,12 +128,13 @@ def add_partitions(
         Timeout: groups were made or deleted again and again meanwhile; the number of partitions was not changed.
     """
     if not 1 <= total <= MAX_PARTITIONS:
-        raise InvalidInput(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {total}")
+        raise InvalidInput(f"a topic must have at least 1 and at most {MAX_PARTITIONS} partitions, not {total}")
     topic = Topic(url, storage_options=storage_options, clock=clock, random=random)
     before, record = _Grower(topic.store, topic.register, clock, topic.random).grow(total)
     if record.partitions > total:
         raise InvalidInput(
-            f"{topic.url} has {record.partitions} partitions, and {total} are fewer: they are never removed"
+            f"{topic.url} has {record.partitions} partitions, which are never removed; the total must "
+            f"be at least that, not {total}"
         )
     growth = Growth(before, record.partitions)
     if growth.after > growth.before:
@@ -194,8 +195,8 @@ class _Grower:
                 continue
             return before.partitions, required(after.value, self._store.url)
         raise Timeout(
-            f"{self._store.url}: groups were made or deleted {_MAX_ATTEMPTS} times while partitions were being added; "
-            "the number of partitions was not changed. Try again"
+            f"{self._store.url}: the groups changed {_MAX_ATTEMPTS} times while partitions were being "
+            "added; the number of partitions was not changed. Try again"
         )
 
     def _prepare(self, number: int, record: TopicRecord) -> None:

@@ -171,7 +171,7 @@ class TopicProducer(AsyncClosing):
         """
         if key_column is not None:
             if key is not None:
-                raise InvalidInput("give either key or key_column")
+                raise InvalidInput("key and key_column exclude each other: give one of them")
             return self._produce_split(entries, metadata, key_column, timeout)
         call = self._check_call(entries, metadata, self._clock.now_ms())
         writer = self._choose(call, entries, key)

@@ -34,8 +34,8 @@ def open_topic_format(topic: Topic, schema: pa.Schema | type | None, *, evolve: 
         known = (topic.record if looks == 1 else topic.refresh()).schemas  # the caller has just opened the topic
         if not known and schema is not None:
             raise Unsupported(
-                f"{topic.url} is a topic of bytes; a topic holds rows from its creation on: create_topic(url, "
-                "partitions, schema=…)"
+                f"{topic.url} is a topic of bytes, and cannot get a schema later: create another topic "
+                "with create_topic(url, partitions, schema=…)"
             )
         return known or None
 

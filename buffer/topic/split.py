@@ -87,7 +87,9 @@ def split_rows(rows: Rows, column: str, partitions: int, schema: pa.Schema) -> d
         try:
             found_tables = _split_table(rows, column, partitions)
         except pa.ArrowException as error:
-            raise InvalidInput(f"the rows cannot be split by column {column}: {error}") from error
+            raise InvalidInput(
+                f"the key cannot be read from column {column}, which must be text, bytes or integers: {error}"
+            ) from error
         return _not_empty(found_tables)
     is_base64 = column in schema.names and _is_binary(schema.field(column).type)
     listed: Sequence[Any] = rows if isinstance(rows, list | tuple) else [rows]
@@ -95,7 +97,7 @@ def split_rows(rows: Rows, column: str, partitions: int, schema: pa.Schema) -> d
     for number, row in enumerate(listed):
         fields = _decode(row, number) if isinstance(row, bytes) else row
         if not isinstance(fields, dict):
-            raise InvalidInput(f"row {number} is neither a dict nor a JSON object, so it has no column {column}")
+            raise InvalidInput(f"row {number} must be a dict or a JSON object: the key is in its column {column}")
         value = fields.get(column)
         if is_base64 and isinstance(row, bytes) and isinstance(value, str):
             value = _decode_base64(value, column, number)  # guard: a document goes where the same row as a dict goes
@@ -106,7 +108,7 @@ def split_rows(rows: Rows, column: str, partitions: int, schema: pa.Schema) -> d
 
 def _not_empty(parts: dict[int, Any]) -> dict[int, Any]:
     if not parts:
-        raise InvalidInput("there are no rows: a call needs at least one")
+        raise InvalidInput("the call has no rows: give it at least one")
     return parts
 
 
@@ -119,7 +121,7 @@ def _split_table(table: pa.Table, column: str, partitions: int) -> dict[int, pa.
     keys = keys.unify_dictionaries()
     if keys.null_count:
         number = pc.index(keys.is_null(), value=True).as_py()
-        raise InvalidInput(f"row {number} has no value in column {column}, which is its key")
+        raise InvalidInput(f"row {number} has no value in column {column}, which must hold its key")
     values = keys.chunk(0).dictionary.to_pylist() if keys.num_chunks else []
     places = pa.array([partition_for(_key_of(value, column, None), partitions) for value in values], pa.int32())
     of_rows = pa.chunked_array([places.take(chunk.indices) for chunk in keys.chunks], pa.int32())
@@ -130,7 +132,7 @@ def _decode(document: bytes, number: int) -> Any:
     try:
         return msgspec.json.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInput(f"row {number} is not a JSON document: {error}") from error
+        raise InvalidInput(f"row {number} must be a JSON document: {error}") from error
 
 
 def _is_binary(kind: pa.DataType) -> bool:
@@ -141,7 +143,7 @@ def _decode_base64(text: str, column: str, number: int) -> bytes:
     try:
         return msgspec.convert(text, bytes)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"row {number}: the text in column {column} is not base64: {error}") from error
+        raise InvalidInput(f"row {number}: the text in column {column} must be base64: {error}") from error
 
 
 def _key_of(value: Any, column: str, number: int | None) -> bytes:
@@ -149,11 +151,11 @@ def _key_of(value: Any, column: str, number: int | None) -> bytes:
         try:
             return value.encode()
         except UnicodeEncodeError as error:
-            raise InvalidInput(f"row {number}: the text in column {column} is not valid Unicode: {error}") from error
+            raise InvalidInput(f"row {number}: the text in column {column} must be valid Unicode: {error}") from error
     if isinstance(value, bytes):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return b"%d" % value
     where = "a row" if number is None else f"row {number}"
     shown = "no value" if value is None else f"{type(value).__name__} {str(value)[:_SHOWN]}"
-    raise InvalidInput(f"{where} has {shown} in column {column}; a key is text, bytes or an integer")
+    raise InvalidInput(f"the key in column {column} must be text, bytes or an integer: {where} has {shown}")

@@ -113,7 +113,7 @@ def check_call(entries: Entries, metadata: bytes, time_ms: int) -> Call:
         _check_types(entries)
     count = len(entries)
     if count == 0:
-        raise InvalidInput("there are no entries: a call needs at least one (it may be empty bytes)")
+        raise InvalidInput("the call has no entries: give it at least one (which may be empty bytes)")
     lengths = None if isinstance(entries, pa.Array | pa.ChunkedArray) else _list_lengths(entries)
     size = raw_size(entries) if lengths is None else 4 * count + total_of(lengths)
     if size > MAX_CALL_BYTES:

@@ -46,7 +46,7 @@ def open_format(
         Unsupported: there is a schema, and the buffer holds bytes or is of version 1.
     """
     if schema is None and evolve:
-        raise InvalidInput("evolve=True needs a schema: say which one the rows are in")
+        raise InvalidInput("evolve=True needs a schema: pass the one that the rows are in")
 
     looked_at: State | None = state
 
@@ -121,7 +121,10 @@ def settle_format(
             new = wanted
         after = (*history, schemas.save(new))
         extend(history, after)  # if others came first, the next look finds what they made
-    raise Timeout(f"{url}: others evolved its schema {_MAX_ATTEMPTS} times meanwhile; nothing was changed. Try again")
+    raise Timeout(
+        f"{url}: its schema was changed {_MAX_ATTEMPTS} times by other processes meanwhile; "
+        "nothing was changed here. Try again"
+    )
 
 
 def _find_version(schemas: Schemas, history: History, wanted: pa.Schema) -> RowFormat | None:

@@ -153,7 +153,7 @@ def check_rows(rows: Rows, metadata: bytes, time_ms: int, *, converter: RowConve
             f"list of bytes, not {type(rows).__name__}"
         )
     if count == 0:
-        raise InvalidInput("there are no rows: a call needs at least one")
+        raise InvalidInput("the call has no rows: give it at least one")
     if size > MAX_CALL_BYTES:
         raise InvalidInput(
             f"{count} rows of about {size} bytes in one call; the most is {MAX_CALL_BYTES}: split them over several "
@@ -266,7 +266,9 @@ class FilledRows:
             del given  # the rows are in memory a second time now
             table = present(found.table, self.format.stored)
         except pa.ArrowException as error:
-            raise InvalidInput(f"these rows cannot be converted: {error}") from error
+            raise InvalidInput(
+                f"these rows cannot be converted into the schema of the buffer: {error}; correct them"
+            ) from error
         finally:
             for call in calls:
                 call.rows = None  # its handle may live long

@@ -117,7 +117,7 @@ class BatchStorage:
         """
         if filled.raw_bytes > DEFAULT_MAX_RAW_BYTES:  # guard: never store a batch that readers would refuse
             raise InvalidInput(
-                f"a batch of {filled.raw_bytes} bytes, which no reader would take: the most is {DEFAULT_MAX_RAW_BYTES}"
+                f"a batch of {filled.raw_bytes} bytes is larger than any reader takes: at most {DEFAULT_MAX_RAW_BYTES}"
             )
         began = self._clock.monotonic()
         with self._encoding:
@@ -321,7 +321,9 @@ class BatchUploader:
                 doubt = error
             except ForebayError as failure:
                 # guard: an append in doubt that cannot be repeated is unknown
-                raise Unknown(f"{doubt}; appending it again failed: {failure}") from failure
+                raise Unknown(
+                    f"{doubt}; appending it again failed: {failure}. Read before you produce it again"
+                ) from failure
         raise doubt
 
     def _append_above_floor(self, batches: Sequence[Uploaded]) -> Sequence[Uploaded]:
@@ -360,6 +362,7 @@ class BatchUploader:
         raise Unknown(
             f"{where} is listed, but was listed {age:.0f} s after its upload and may have been swept before; storing "
             f"it again failed: {trouble}"
+            ". Run `forebay verify`, and produce it again if it is missing"
         )
 
 

@@ -205,12 +205,12 @@ def _read_settings(path: Path) -> dict[str, Any]:
     try:
         settings = tomllib.loads(path.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"{path} is not a TOML file: {error}", param_hint="--config") from error
+        raise click.BadParameter(f"{path} is not a TOML file: {error}; correct it", param_hint="--config") from error
     unknown = sorted(set(settings) - set(_COMMANDS) - {"storage_options"})
     if unknown or not all(isinstance(table, dict) for table in settings.values()):
         raise click.BadParameter(
-            f"{path} has {', '.join(unknown) or 'values outside tables'}: there are tables [storage_options] and one "
-            "for each command, such as [gc]",
+            f"{path} has {', '.join(unknown) or 'values outside tables'}: use the tables "
+            "[storage_options] and one for each command, such as [gc]",
             param_hint="--config",
         )
     return settings
@@ -244,5 +244,5 @@ def _by_parameter(command: click.Command, table: dict[str, Any], where: str) -> 
             settings[name] = value
         else:
             known = ", ".join(sorted({*options, *parts}))
-            raise click.BadParameter(f"{where} has {key}: there are {known}", param_hint="--config")
+            raise click.BadParameter(f"{where} has {key}: use one of {known}", param_hint="--config")
     return settings

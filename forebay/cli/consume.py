@@ -62,7 +62,7 @@ def consume(
 ) -> None:
     """Print what a reader of a buffer or topic has not acknowledged yet, and acknowledge it."""
     if start is not None and group is None:
-        raise InvalidInput("--from says where a new group starts: name it with --group")
+        raise InvalidInput("--from needs --group: it says where a new group starts")
     writer = EntryWriter(as_format)
     with _open_consumer(target, group, start, max_batches) as consumer:
         for batch, ack in islice(_follow(consumer, wait=follow), max_batches):

@@ -247,7 +247,7 @@ def _wait_until_written(url: str, clock: SystemClock) -> None:
             if describe(open_store(url)).next_sequence:
                 return
         clock.sleep(0.05)
-    raise click.ClickException("the producers wrote nothing; their errors are above")
+    raise click.ClickException("the producers of the demo wrote nothing: see their errors above")
 
 
 def _wait_for_files(lake: str, runtime: SpawnProcess, clock: SystemClock) -> int:
@@ -257,7 +257,7 @@ def _wait_for_files(lake: str, runtime: SpawnProcess, clock: SystemClock) -> int
         if files := len(list(Path(lake).glob("*.parquet"))):
             return files
         clock.sleep(0.05)
-    raise click.ClickException("the first runtime wrote nothing; its error is above")
+    raise click.ClickException("the first runtime of the demo wrote nothing: see its error above")
 
 
 def _wait_for(services: list[SpawnProcess], url: str, clock: SystemClock) -> None:

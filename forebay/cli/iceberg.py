@@ -91,10 +91,10 @@ def _choose(name: str | None, properties: tuple[str, ...]) -> str | dict[str, st
     for text in properties:
         key, equals, value = text.partition("=")
         if not equals:
-            raise InvalidInput(f"--property is given as KEY=VALUE, such as uri=sqlite:///catalog.db, not {text!r}")
+            raise InvalidInput(f"--property must be KEY=VALUE, such as uri=sqlite:///catalog.db, not {text!r}")
         given[key] = value
     if given:
         return given if name is None else {**given, "name": name}
     if name is None:
-        raise InvalidInput("give --catalog NAME or the catalog's --property KEY=VALUE")
+        raise InvalidInput("there is no catalog: give --catalog NAME, or its --property KEY=VALUE")
     return name

@@ -104,9 +104,9 @@ def read_job(path: Path, storage_options: dict[str, Any]) -> Job:
         file = msgspec.convert(tomllib.loads(path.read_text()), _File)
         config = RuntimeConfig(**file.runtime)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError, TypeError) as error:
-        raise InvalidInput(f"{path}: {error}; `forebay run --help` shows what a job looks like") from error
+        raise InvalidInput(f"{path} is not a job: {error}; see the example in `forebay run --help`") from error
     if not file.sources:
-        raise InvalidInput(f"{path}: there is no [[sources]]")
+        raise InvalidInput(f"{path} names no source: add [[sources]] with a url")
     options = {**file.storage_options, **storage_options}
     return Job(
         [
@@ -140,7 +140,9 @@ def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any], *, is_dry_run
         catalog = open_catalog(given, read_only=True)[0] if is_dry_run else given
         return IcebergSink(catalog, table, merge_schema=wanted.merge_schema, **settings)
     if wanted.kind not in ("parquet", "delta", "buffer"):
-        raise InvalidInput(f"{path}: a sink's kind is parquet, delta, iceberg, buffer or function, not {wanted.kind!r}")
+        raise InvalidInput(
+            f"{path}: the kind of [sink] must be parquet, delta, iceberg, buffer or function, not {wanted.kind!r}"
+        )
     url = _needed(path, wanted.url, "url")
     options = options_for(url, options)
     if wanted.kind == "parquet":
@@ -163,7 +165,7 @@ def _make_decoder(path: Path, wanted: _Decoder | None) -> Decoder:
                 return JsonLines(_read_schema(path, wanted), keep=wanted.keep)
             except InvalidInput as error:
                 raise InvalidInput(f"{path}: {error}") from error
-    raise InvalidInput(f"{path}: a decoder's kind is raw, json or arrow, not {wanted.kind!r}")
+    raise InvalidInput(f"{path}: the kind of [decoder] must be raw, json or arrow, not {wanted.kind!r}")
 
 
 def _read_schema(path: Path, wanted: _Decoder) -> pa.Schema:
@@ -183,7 +185,9 @@ def _read_schema(path: Path, wanted: _Decoder) -> pa.Schema:
 
 def _needed(path: Path, value: Any, name: str) -> Any:
     if value is None:
-        raise InvalidInput(f"{path}: this kind of [sink] needs {name}; `forebay run --help` shows a job")
+        raise InvalidInput(
+            f"{path}: [sink] has no {name}, which this kind needs: add it as in the example of `forebay run --help`"
+        )
     return value
 
 
@@ -192,7 +196,10 @@ def _load(path: Path, name: str) -> Callable[..., Any]:
     try:
         function: Callable[..., Any] | None = getattr(import_module(module), attribute) if colon else None
     except (ImportError, AttributeError) as error:
-        raise InvalidInput(f"{path}: function {name!r} cannot be loaded: {error}") from error
+        raise InvalidInput(
+            f"{path}: function {name!r} cannot be loaded: {error}; check its name, and that its file "
+            "is in this folder or installed"
+        ) from error
     if not callable(function):
-        raise InvalidInput(f'{path}: a function is named as "module:function", not {name!r}')
+        raise InvalidInput(f"{path}: function must name one as module:function, not {name!r}")
     return function

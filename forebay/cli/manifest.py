@@ -86,7 +86,7 @@ def cat(target: Target, *, which: str, as_format: str) -> None:
         listed = descriptors_between(queue, state.first_sequence, state.next_sequence, state=state)
         found = [descriptor for descriptor in listed if descriptor.location == location]
     if not found:
-        raise NotFound(f"{queue.url} lists no batch {which}: `forebay manifest dump` shows which there are")
+        raise NotFound(f"{queue.url} lists no batch {which}: see `forebay manifest dump` for those that it lists")
     EntryWriter(as_format).write(FetchHandle(store).fetch(found[0]))
 
 

@@ -100,7 +100,7 @@ def produce(
 ) -> None:
     """Write the lines of FILE, or of standard input, to a buffer or topic: an entry or a row each."""
     if infer and schema is not None:
-        raise InvalidInput("--schema names the columns, and --infer chooses them: give one of the two")
+        raise InvalidInput("--schema and --infer exclude each other, since both choose the columns: give one of them")
     source = _Input(read_frames(file) if length_prefixed else read_lines(file))
     noun = "entry" if length_prefixed else "line"
     sample = source.sample() if infer and not _has_schema(target) else None
@@ -339,6 +339,7 @@ def read_frames(file: BinaryIO, max_bytes: int = MAX_ENTRY_BYTES) -> Iterator[li
         raise InvalidInput(
             f"the input ends in the middle of an entry, {len(held)} bytes after the last whole one; what came before "
             "is stored"
+            ". Complete the last entry and write it again"
         )
 
 

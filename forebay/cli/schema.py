@@ -90,7 +90,7 @@ def evolve(
 ) -> None:
     """Add columns to the schema, or widen their types, permanently. Producers and readers can keep running."""
     if bool(columns) == (schema is not None):
-        raise InvalidInput("say what to change: either --column NAME TYPE, once or more, or --schema FILE")
+        raise InvalidInput("there is nothing to change: give --column NAME TYPE, once or more, or --schema FILE")
     store, path = target.open(), target.manifest_path
     wanted = schema or _with_columns(schema_versions(store, manifest_path=path), columns)
     changes = evolve_schema(store, wanted, dry_run=not apply, manifest_path=path)

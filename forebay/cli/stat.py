@@ -121,6 +121,7 @@ def _find(store: ObjectStore, manifest_path: str, data_prefix: str) -> list[str]
             if following.encode() <= after.encode():
                 raise Unavailable(
                     f"{store.url}: the store lists {info.key!r} again, though it was asked for keys after {after!r}"
+                    ". Check that endpoint_url is that of an object store"
                 )
             after = following
             break

@@ -128,7 +128,7 @@ def _parse_options(ctx: click.Context, _param: click.Parameter, pairs: tuple[str
         key, equals, value = pair.partition("=")
         if not equals or not key:
             # What follows may be a secret, so it is not repeated.
-            raise click.BadParameter("KEY=VALUE is needed, such as --option region=eu-central-1")
+            raise click.BadParameter("the option must be KEY=VALUE, such as --option region=eu-central-1")
         options[key] = value
     return options
 

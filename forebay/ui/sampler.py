@@ -120,7 +120,9 @@ class Sampler:
         waited = 0.0 if since is None else self._clock.monotonic() - since
         if waited < _PATIENCE_SECONDS:
             return None
-        error = Unavailable(f"{self._subject.url}: the store has not answered for {waited:.0f} seconds")
+        error = Unavailable(
+            f"{self._subject.url}: the store has not answered for {waited:.0f} seconds; check the network and the store"
+        )
         return {**_explain(error), "since_ms": self._clock.now_ms() - int(1000 * waited)}
 
     def _run(self) -> None:

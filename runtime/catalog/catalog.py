@@ -132,7 +132,10 @@ class Catalog(Closing):
         with follower.changed:
             follower.check_open()
             if number not in follower.marks:
-                raise NotReady(f"{follower.name(number)}, where {change.partition} is, is not assigned here")
+                raise NotReady(
+                    f"partition {change.partition} is in {follower.name(number)}, which is not assigned to "
+                    "this catalog; write it where that is assigned"
+                )
             self._check_followed(number)
             follower.pending[write_id] = pending
         try:
@@ -151,13 +154,22 @@ class Catalog(Closing):
         with follower.changed:
             while not pending.is_applied:
                 if follower.is_stopping:
-                    raise Closed(f"{recorded}, but this catalog was closed before it showed it")
+                    raise Closed(
+                        f"{recorded}, but this catalog was closed before it showed it; open it again to read it"
+                    )
                 if number not in follower.marks:
-                    raise NotReady(f"{recorded}, but the partition is not assigned here any more")
+                    raise NotReady(
+                        f"{recorded}, but the partition is not assigned here any more; read it where that is assigned"
+                    )
                 if follower.failure is not None:
-                    raise NotReady(f"{recorded}, but {_stopped_following(follower.failure)}") from follower.failure
+                    raise NotReady(
+                        f"{recorded}, but {_stopped_following(follower.failure)}; open the catalog again"
+                    ) from follower.failure
                 if not self._clock.wait_until(follower.changed, deadline) and not pending.is_applied:
-                    raise Timeout(f"{recorded}, but was not shown in {self._write_timeout:g} s", write=change)
+                    raise Timeout(
+                        f"{recorded}, but was not shown in {self._write_timeout:g} s; read before you write it again",
+                        write=change,
+                    )
 
     # Reading
 
@@ -201,7 +213,9 @@ class Catalog(Closing):
         """Raise `NotReady` if an error stopped the follower. After the log was closed, the last view stays readable."""
         failure = self._follower.failure
         if failure is not None and not isinstance(failure, Closed):
-            raise NotReady(f"{self._follower.name(number)}: {_stopped_following(failure)}") from failure
+            raise NotReady(
+                f"{self._follower.name(number)}: {_stopped_following(failure)}; open the catalog again"
+            ) from failure
 
     def close(self) -> None:
         """Stop following, and write a last snapshot. Closing again does nothing."""

@@ -90,7 +90,7 @@ class Follower:
     def check_open(self) -> None:
         """Raise `Closed` if it was closed."""
         if self.is_stopping:
-            raise Closed(f"{self._log.url}: this catalog of {self._topic} was closed")
+            raise Closed(f"{self._log.url}: this catalog of {self._topic} was closed; open a new one")
 
     # Assignment
 

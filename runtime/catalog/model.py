@@ -77,8 +77,9 @@ class Segment(Struct, frozen=True):
         firsts = [first for _, first in sorted(self.epochs.items())]
         if not 0 <= self.start_offset <= self.end_offset <= MOST or not inside or firsts != sorted(set(firsts)):
             raise InvalidInput(
-                f"segment {self.segment_id} of {self.partition}: offsets {self.start_offset} to {self.end_offset} with "
-                f"epochs {self.epochs} cannot be: epochs begin within the segment, one after the other"
+                f"segment {self.segment_id} of {self.partition}: epochs must begin within its offsets, "
+                f"each after the last; found offsets {self.start_offset} to {self.end_offset} with epochs "
+                f"{self.epochs}"
             )
 
     def epoch_ranges(self) -> list[tuple[int, int, int]]:
@@ -127,7 +128,9 @@ def decode_change(event: Event) -> Change:
     """Return the change that an event tells of, or raise `InvalidInput` if it tells of none."""
     kind = _KINDS.get(event.kind)
     if kind is None:
-        raise InvalidInput(f"{event.kind!r} is not a change of a catalog")
+        raise InvalidInput(
+            f"event {event.kind!r} is not a change of a catalog; use a topic that only catalogs write to"
+        )
     try:
         return msgspec.convert(event.payload, kind, str_keys=True)
     except msgspec.ValidationError as error:

@@ -103,20 +103,25 @@ class View:
         if known is None:
             view.put(segment)
         elif replace(known, changed_ms=0) != replace(segment, changed_ms=0):
-            raise InvalidInput(f"segment {segment.segment_id} of {segment.partition} is there already: {known.state}")
+            raise InvalidInput(
+                f"segment {segment.segment_id} of {segment.partition} is in the catalog already, as "
+                f"{known.state}; update it instead"
+            )
 
     def _update(self, update: SegmentUpdate, time_ms: int) -> None:
         view = self._partition(update.partition)
         known = view.segments.get(update.segment_id)
         if known is None:
             raise InvalidInput(
-                f"there is no segment {update.segment_id} of {update.partition} to become {update.state}"
+                f"segment {update.segment_id} of {update.partition} is not in the catalog, so it cannot "
+                f"become {update.state}; add it first"
             )
         if known.state is update.state:
             return
         if update.state not in SEGMENT_STEPS[known.state]:
             raise InvalidInput(
-                f"segment {update.segment_id} of {update.partition} is {known.state}, and {update.state} cannot follow"
+                f"segment {update.segment_id} of {update.partition} is {known.state}, and {update.state} "
+                "cannot follow; look it up before you update it"
             )
         custom = known.custom if update.custom is None else update.custom
         view.put(replace(known, state=update.state, changed_ms=time_ms, custom=custom))
@@ -127,7 +132,10 @@ class View:
             return
         if deletion.state is not DELETION_STEPS.get(known):
             now = known or "not being deleted"
-            raise InvalidInput(f"partition {deletion.partition} is {now}, and {deletion.state} cannot follow")
+            raise InvalidInput(
+                f"partition {deletion.partition} is {now}, and {deletion.state} cannot follow; look it up "
+                "before you delete it"
+            )
         if deletion.state is DeletionState.FINISHED:
             del self._partitions[deletion.partition]
         else:
@@ -174,6 +182,6 @@ def check_first_state(segment: Segment) -> None:
     """Raise `InvalidInput` unless the segment is at the beginning of its life."""
     if segment.state not in SEGMENT_STEPS[None]:
         raise InvalidInput(
-            f"segment {segment.segment_id} of {segment.partition} is {segment.state}: a segment is added as "
-            f"{SegmentState.COPY_STARTED}, and updated from there"
+            f"segment {segment.segment_id} of {segment.partition} must be added as "
+            f"{SegmentState.COPY_STARTED} and updated from there, not added as {segment.state}"
         )

@@ -161,7 +161,10 @@ class BufferSink(Sink):
             return producer
         producer.close()
         if is_bytes:
-            raise InvalidInput("it holds rows of a schema, and these are entries of bytes: decode them first")
+            raise InvalidInput(
+                f"the rows to copy must have a schema, since {producer.url} holds rows of one: they are "
+                "entries of bytes, so decode them first"
+            )
         schema = pa.schema([field for field in schema if field.name not in RESERVED])
         return Producer(target, writer_id=name, schema=schema, evolve=self._evolve)
 

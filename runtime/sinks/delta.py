@@ -248,12 +248,15 @@ def _check_installed() -> None:
 
 def _parse_options(location: Location, given: dict[str, Any]) -> S3Options | NativeOptions | None:
     if location.scheme == "memory":
-        raise Unsupported(f"{location.url}: a Delta table can be at file:///…, s3://…, gs://… or az://…")
+        raise Unsupported(f"a Delta table must be at file:///…, s3://…, gs://… or az://…, not at {location.url}")
     if location.takes_options:
         # obstore, like delta-rs, reads no profiles, and knows none of what goes to botocore alone.
         return parse_options(location, {**given, "client": "obstore"})
     if given:
-        raise InvalidInput(f"{location.url}: file:// takes no storage options, got {', '.join(sorted(given))}")
+        raise InvalidInput(
+            f"storage options {', '.join(sorted(given))} have no meaning for {location.url}: leave "
+            "them out, since file:// takes none"
+        )
     return None
 
 

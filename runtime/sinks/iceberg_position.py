@@ -71,7 +71,10 @@ def _committed(metadata: TableMetadata, reader: str) -> list[Position]:
         try:
             found.append(msgspec.json.decode(told.encode(), type=Position))
         except msgspec.MsgspecError as error:
-            raise Corrupt(f"the table's property {_PROPERTY}{reader} is {told!r}, which is not a position") from error
+            raise Corrupt(
+                f"the table's property {_PROPERTY}{reader} is {told!r}, which is not a position"
+                "; restore the property from older metadata of the table"
+            ) from error
     # guard: look for commits in the summaries of snapshots too
     for snapshot in metadata.snapshots:
         summary = {} if snapshot.summary is None else snapshot.summary.additional_properties

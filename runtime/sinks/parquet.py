@@ -57,7 +57,8 @@ class ParquetSink(Sink):
         self._folder = "ingestion_date" if by_date is True else f"{by_date}_date"
         if self._date_column is not None and not _FOLDER_NAME.fullmatch(self._date_column):
             raise InvalidInput(
-                f"by_date names a column without / and =, since folders are named for it, not {by_date!r}"
+                "by_date must be True, False or the name of a column without / and =, since folders are "
+                f"named for it, not {by_date!r}"
             )
 
     def commit(self, commit: Commit) -> Answer:
@@ -89,7 +90,10 @@ class ParquetSink(Sink):
         try:
             _encode(schema.empty_table())
         except _UNFIT as error:
-            raise InvalidInput(f"{self.url}: these columns cannot be written as Parquet: {error}") from None
+            raise InvalidInput(
+                f"{self.url}: these columns cannot be written as Parquet: {error}"
+                "; drop them, or cast them in the decoder"
+            ) from None
         folders = "" if self._date_column is None else f" in folders {self._folder}=…/"
         return SinkPlan(f"a Parquet file for each commit{folders}")
 

@@ -53,7 +53,10 @@ def find_folder(spark: SparkSession, url: str, storage_options: Mapping[str, Any
     """
     place = parse_url(url)
     if _GLOB.search(unquote(place.url)):  # guard: Spark must not take a folder's name for a pattern
-        raise Unsupported("the URL has a character that Hadoop takes for a pattern (* ? [ ] { } or a backslash)")
+        raise Unsupported(
+            "the URL has a character that Hadoop takes for a pattern (* ? [ ] { } or a backslash): "
+            "rename the folder to use Spark's own reader"
+        )
     if place.scheme == "file":
         folder = HadoopFolder(unquote(place.url), {})
     elif place.scheme == "s3":
@@ -68,7 +71,9 @@ def _s3a_folder(place: Location, options: S3Options) -> HadoopFolder:
     given = options.given()
     unknown = [name for name in _NO_COUNTERPART if name in given]
     if unknown:
-        raise Unsupported(f"Hadoop has no counterpart of the storage option {unknown[0]}")
+        raise Unsupported(
+            f"Hadoop has no counterpart of the storage option {unknown[0]}: leave it out to use Spark's own reader"
+        )
     settings = _s3a_settings(options)
     if not settings:
         return HadoopFolder(f"s3a://{place.bucket}/{place.folder}".rstrip("/"), {})
@@ -109,24 +114,33 @@ def _session_folder(place: Location, storage_options: Mapping[str, Any]) -> Hado
     account = given.pop("account_name", None) if place.scheme == "az" else None
     others = sorted(given.keys() - _OURS)
     if others:
-        raise Unsupported(f"Hadoop has no counterpart of the storage option {others[0]}")
+        raise Unsupported(
+            f"Hadoop has no counterpart of the storage option {others[0]}: leave it out to use Spark's own reader"
+        )
     if place.scheme == "gs":
         return HadoopFolder(place.url, {})
     if account is None:
-        raise Unsupported("Hadoop needs the account in the URL: abfss://container@account.dfs.core.windows.net/folder")
+        raise Unsupported(
+            "the URL does not name the account, which Hadoop needs: write "
+            "abfss://container@account.dfs.core.windows.net/folder"
+        )
     return HadoopFolder(f"abfss://{place.bucket}@{account}.dfs.core.windows.net/{place.folder}".rstrip("/"), {})
 
 
 def _check_file_system(spark: SparkSession, scheme: str) -> None:
     context = getattr(spark, "sparkContext", None)  # a session of Spark Connect has none
     if context is None:
-        raise Unsupported("the session is one of Spark Connect, whose Hadoop cannot be asked")
+        raise Unsupported(
+            "the session is one of Spark Connect, whose Hadoop settings cannot be read: use a "
+            "classic session for Spark's own reader"
+        )
     jvm: Any = context._jvm  # noqa: SLF001 - there is no other way to ask
     try:
         jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass(scheme, context._jsc.hadoopConfiguration())  # noqa: SLF001
     except Exception as error:
         raise Unsupported(
-            f"the session has no FileSystem for {scheme}://, such as hadoop-aws has for s3a://"
+            f"the session has no FileSystem for {scheme}://: add one to spark.jars.packages, such as "
+            "hadoop-aws for s3a://"
         ) from error
 
 

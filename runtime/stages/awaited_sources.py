@@ -75,7 +75,9 @@ class AwaitedSource:
         else:
             unwritten = buffer_or_topic(lambda: self._queue.read_existing().is_unwritten, lambda: False)
         if unwritten:
-            raise NotFound(f"nothing was ever written to {self.url}, or its URL is wrong")
+            raise NotFound(
+                f"nothing was ever written to {self.url}, or its URL is wrong; check the URL, or write to it first"
+            )
         self._find_buffers()
 
     def read_schema(self) -> pa.Schema | None:

@@ -398,4 +398,7 @@ def _check_same_again(source: ActiveSource, batch: Batch) -> None:
     except (Corrupt, NotFound):
         return
     if not again.arrow.equals(batch.arrow):
-        raise Unavailable(f"{source.url}: batch {batch.sequence} was not the same when it was fetched again")
+        raise Unavailable(
+            f"{source.url}: batch {batch.sequence} was not the same when it was fetched again"
+            "; it is fetched once more later. If this repeats, check the network and the store"
+        )

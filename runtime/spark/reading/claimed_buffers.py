@@ -71,7 +71,10 @@ class ClaimedBuffer:
         """The position that `earliest`, `latest`, a sequence or a time stands for."""
         sequence = self._queue.sequence_of(place, state=self._state)
         if sequence > self._state.next_sequence:
-            raise InvalidInput(f"{self._url}: there is no batch {sequence} yet; the next one will be {self.end}")
+            raise InvalidInput(
+                f"{self._url}: there is no batch {sequence} yet; the next one will be {self.end}"
+                "; start at that one, or at an earlier one"
+            )
         return Position(self.reader, sequence)
 
     def look(self, at: int) -> int:
@@ -84,7 +87,10 @@ class ClaimedBuffer:
         try:
             self._side.look(self._claim, at - 1, 0)
             if at < self._state.first_sequence:  # version 1 does not mind
-                raise Trimmed(f"batch {at} was consumed by another", first=self._state.first_sequence)
+                raise Trimmed(
+                    f"batch {at} was consumed by another consumer before it was read; read from the first one left",
+                    first=self._state.first_sequence,
+                )
         except Trimmed as error:
             if self._fails:
                 raise Trimmed(
@@ -132,8 +138,8 @@ class ClaimedBuffer:
         theirs, ours = position.reader, self.reader
         if theirs.source != ours.source:  # guard: refuse a checkpoint of another buffer
             raise Corrupt(
-                f"{self._url}: the checkpoint is of buffer {theirs.source}, and this is {ours.source}: another one "
-                "stands here now. Start with a new checkpoint"
+                f"{self._url}: the checkpoint is of buffer {theirs.source}, and the buffer at this URL is "
+                f"{ours.source}. Start with a new checkpoint"
             )
         if theirs != ours:  # guard: refuse a checkpoint of another group or generation
             raise _of_another(self._url, theirs, ours)

@@ -50,9 +50,9 @@ class ReadRange:
 
     def __post_init__(self) -> None:
         if sum(found is not None for found in (self.first, self.since, self.group)) > 1:
-            raise InvalidInput("give one of startingSequence, startingTime, group, not several")
+            raise InvalidInput("options startingSequence, startingTime and group exclude each other; give one of them")
         if self.last is not None and self.until is not None:
-            raise InvalidInput("give one of endingSequence, endingTime, not several")
+            raise InvalidInput("options endingSequence and endingTime exclude each other; give one of them")
         _ = self.times  # raises if a time cannot be read
 
     @property

@@ -60,7 +60,10 @@ def from_json(data: Mapping[str, Any]) -> Offset:
         Corrupt: it is no offset.
     """
     if data.get("version") != _VERSION:
-        raise Unsupported(f"the checkpoint holds an offset of version {data.get('version')!r}; this release reads 1")
+        raise Unsupported(
+            f"the checkpoint holds an offset of version {data.get('version')!r}; this release reads 1"
+            ". Upgrade forebay, or start with a new checkpoint"
+        )
     try:
         return {
             int(number): Position(
@@ -69,4 +72,6 @@ def from_json(data: Mapping[str, Any]) -> Offset:
             for number, found in data["partitions"].items()
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Corrupt(f"the checkpoint holds {data!r}, which is not an offset of a forebay stream") from error
+        raise Corrupt(
+            f"the checkpoint holds {data!r}, which is not an offset of a forebay stream. Start with a new checkpoint"
+        ) from error

@@ -182,7 +182,10 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._source = found
             return False
         if self._available_now:
-            raise NotFound(f"nothing was ever written to {self._store.url}, or its URL is wrong")
+            raise NotFound(
+                f"nothing was ever written to {self._store.url}, or its URL is wrong"
+                "; check the URL, or start the stream after the first write"
+            )
         self._waited = True
         now = self._clock.monotonic()
         if self._told_at is None or now >= self._told_at + _TELL_SECONDS:

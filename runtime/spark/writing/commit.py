@@ -146,9 +146,9 @@ class EpochCommitter:
                 return
             if not _knows_writer(queue):  # guard: refuse if the manifest has forgotten the writer
                 raise Unknown(
-                    f"{queue.url} does not know the stream writer {self._writer_id!r} any more: somebody removed its "
-                    f"name, so it is not known if epoch {record.epoch} is listed. Under a new writerId it is written "
-                    "again"
+                    f"{queue.url} does not know the stream writer {self._writer_id!r} any more, so it is not "
+                    f"known whether epoch {record.epoch} is listed. Read before you repeat it: under a new "
+                    "writerId it is written again"
                 )
             # The number is all that tells whether it is listed: a request of a process that died may come in before
             # this one, and a rival may list the same record; then it was applied, no matter by whom.
@@ -172,8 +172,9 @@ class EpochCommitter:
         swept = [number for number, error in failed.items() if isinstance(error, BelowFloor)]
         if swept:
             raise Fenced(
-                f"{what} {swept}, where the lease of {self._job.lease:g} s ran out and the collector has passed it by. "
-                f"Under a new writerId the epoch is written again, and is then in {listed} twice"
+                f"{what} {swept}, where the lease of {self._job.lease:g} s ran out and the floor has "
+                f"passed its batches. Use a new writerId to write the epoch again; it is then in {listed} "
+                "twice"
             )
         first = next(iter(failed.values()))
         raise Unknown(
@@ -219,6 +220,7 @@ def _is_swept(record: EpochRecord, failed: dict[int, ForebayError]) -> bool:
 
 def _lease_over(job: WriteJob) -> Fenced:
     return Fenced(
-        f"{job.store.url}: the lease of {job.lease:g} s on what this job stored ran out, and the collector has passed "
-        "it by; nothing was appended. Run it again with a longer leaseSeconds"
+        f"{job.store.url}: the lease of {job.lease:g} s on what this job stored ran out, and the "
+        "floor has passed its batches; nothing was appended. Run it again with a longer "
+        "leaseSeconds"
     )

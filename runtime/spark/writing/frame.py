@@ -82,10 +82,12 @@ def _check_rows(schema: StructType, rows: RowFormat, key_column: str | None, url
                 casts[name] = stored
     missing = [each.name for each in held if not each.nullable and each.name not in found]
     if missing:
-        raise InvalidInput(f"{url}: the frame has no column {missing[0]}, which is required")
+        raise InvalidInput(f"{url}: the frame has no column {missing[0]}, which is required: add it")
     if key_column is not None:
         if key_column not in found:
-            raise InvalidInput(f"{url}: the frame has no column {key_column}, which keyColumn names")
+            raise InvalidInput(
+                f"{url}: the frame has no column {key_column}, which keyColumn names: add it, or name another one"
+            )
         _expect(key_column, found[key_column].dataType, _KEYS, "text, binary or an integer, for a key", url)
     return Frame(rows, casts, key_column or "", _METADATA)
 

@@ -140,7 +140,10 @@ def _plan(options: Options, schema: StructType, hold_id: str) -> WriteJob:
 def _store(job: WriteJob, rows: Iterator[pa.RecordBatch]) -> Stored:
     context = TaskContext.get()
     if context is None:
-        raise Closed(f"{job.store.url}: rows are written by Spark's tasks, and this is none")
+        raise Closed(
+            f"{job.store.url}: rows are written by the tasks of Spark, and this is the driver: use "
+            "df.write or df.writeStream"
+        )
     return Stored(TaskWriter(job, context.partitionId()).store(rows), context.getLocalProperty(_QUERY_ID))
 
 
