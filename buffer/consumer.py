@@ -112,7 +112,9 @@ class Consumer(BaseConsumer[Found, Batch]):
         if on_trimmed not in ("raise", "skip"):
             raise InvalidInput(f"on_trimmed must be 'raise' or 'skip', not {on_trimmed!r}")
         if from_ is not None and group is None:
-            raise InvalidInput("from_ says where a new group starts: name the group, or use seek()")
+            raise InvalidInput(
+                "from_ needs a group, since it says where a new one starts: name the group, or use seek()"
+            )
         self._store = open_store(url, storage_options)
         super().__init__(
             self._store.url, max_poll_interval=max_poll_interval, read_ahead=read_ahead, clock=clock or SystemClock()

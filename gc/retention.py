@@ -29,7 +29,7 @@ class Retention:
 
     def __post_init__(self) -> None:
         if self.max_age is None and self.max_bytes is None:
-            raise InvalidInput("retention needs max_age in seconds, max_bytes, or both")
+            raise InvalidInput("retention has no limit: give max_age in seconds, max_bytes, or both")
         if self.max_age is not None:
             check_seconds(self.max_age, "retention's max_age")
         if self.max_bytes is not None:

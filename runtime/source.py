@@ -69,7 +69,8 @@ class Opening:
         self._numbers: Collection[int] = everyone if wanted is None else sorted(set(wanted))
         if not self._numbers or not set(self._numbers) <= set(everyone):
             raise InvalidInput(
-                f"{topic.url} has partitions 0 to {topic.partitions - 1}; asked for {list(self._numbers)}"
+                f"partitions must be some of 0 to {topic.partitions - 1} of {topic.url}; asked for "
+                f"{list(self._numbers)}"
             )
         self._stores = [topic.partition(number) for number in self._numbers]
 

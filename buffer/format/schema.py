@@ -210,7 +210,7 @@ def _hint(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         return ", since it has no fields; give it one, or leave it out"
     text = "extension" if isinstance(kind, pa.BaseExtensionType) else str(kind)
-    return next((f"; {hint}" for start, hint in _HINTS.items() if text.startswith(start)), "")
+    return next((f"; {hint}" for start, hint in _HINTS.items() if text.startswith(start)), "; use another type")
 
 
 # --- two schemas ----------------------------------------------------------------------------------------------------

@@ -166,10 +166,10 @@ def read_schema_file(path: Path) -> pa.Schema:
             return _without_metadata(_read_arrow_schema(path))
     except (ValueError, pa.ArrowException) as error:  # of TOML, JSON and UTF-8 too
         raise InvalidInput(
-            f"no schema could be read from {path}: {error}; correct the file, or use a .toml, .json, "
+            f"{path} holds no schema: {error}; correct the file, or use a .toml, .json, "
             ".parquet or .arrow file that has one"
         ) from error
-    raise InvalidInput(f"no schema could be read from {path}: its name must end with .toml, .json, .parquet or .arrow")
+    raise InvalidInput(f"{path} holds no schema: its name must end with .toml, .json, .parquet or .arrow")
 
 
 def _is_zone(name: str) -> bool:

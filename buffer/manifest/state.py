@@ -48,6 +48,7 @@ def read_state(data: bytes | memoryview, location: str) -> State:
     raise Corrupt(
         f"manifest {location}: {len(data)} bytes that end as version {version}; it is truncated, no manifest, or of a "
         "later release (this one reads versions 1 and 2)"
+        "; restore it, or upgrade"
     )
 
 

@@ -146,7 +146,7 @@ def check_key(key: str) -> str:
     """Return the key if every store can hold it, or raise `InvalidInput`."""
     problem = _key_problem(key)
     if problem:
-        raise InvalidInput(f"object key {key!r} {problem}")
+        raise InvalidInput(f"object key {key!r} {problem}; choose another key")
     return key
 
 
@@ -155,7 +155,7 @@ def check_prefix(prefix: str) -> str:
     # A prefix may end anywhere in a key, so it is judged as if one more character followed.
     problem = _key_problem(prefix + "x")
     if problem:
-        raise InvalidInput(f"key prefix {prefix!r} {problem}")
+        raise InvalidInput(f"key prefix {prefix!r} {problem}; choose another prefix")
     return prefix
 
 

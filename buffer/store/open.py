@@ -44,8 +44,7 @@ def open_store(url: StoreUrl, storage_options: Mapping[str, Any] | None = None) 
         if given:
             names = ", ".join(sorted(map(str, given)))
             raise InvalidInput(
-                f"storage options {names} have no meaning for {location.url}: leave them out, since "
-                f"{location.scheme}:// takes none"
+                f"{location.url}: {location.scheme}:// takes no storage options, got {names}; leave them out"
             )
         return MemoryStore(location.url) if location.scheme == "memory" else FileStore(location.url)
     options = parse_options(location, given)

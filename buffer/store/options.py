@@ -183,7 +183,7 @@ class S3Options(ClientOptions):
         if self.client not in {None, "s3fs", "obstore"}:
             raise InvalidInput(f"storage option client is {self.client!r}; expected 's3fs' or 'obstore'")
         if (self.key is None) != (self.secret is None):
-            raise InvalidInput("storage option key or secret is missing: they belong together, so give both")
+            raise InvalidInput("storage option key or secret is missing: give both, or none")
         if self.token is not None and self.key is None:
             raise InvalidInput("storage option token needs key and secret beside it: give all three")
         if self.anon and self.key is not None:

@@ -91,7 +91,8 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
         wrong = [number for number in assigned if number not in range(self._topic.partitions)]
         if wrong or not assigned:
             raise InvalidInput(
-                f"{self.url} has partitions 0 to {self._topic.partitions - 1}; asked for {wrong or 'none'}"
+                f"partitions must be some of 0 to {self._topic.partitions - 1} of {self.url}, each once; "
+                f"asked for {wrong or 'none'}"
             )
         self._takes_all = partitions is None
         self._settings: dict[str, Any] = {

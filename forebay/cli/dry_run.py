@@ -104,7 +104,7 @@ def show_plan(job: Job, *, clock: Clock | None, as_json: bool) -> None:
         write_line("nothing was changed")
     refused = next((plan for plan in plans if plan.refused), None)
     if refused is not None:
-        raise InvalidInput(f"this job cannot run: {refused.refused}")
+        raise InvalidInput(f"this job cannot run: {refused.refused}. Correct it, and repeat the dry run")
 
 
 def _plan_source(source: Source, sink: Sink, decoder: Decoder, clock: Clock | None) -> _SourcePlan:
@@ -128,7 +128,9 @@ def _buffers(store: ObjectStore, source: Source) -> list[ObjectStore]:
     buffers = buffers_at(store, must_exist=True)
     wanted = range(len(buffers)) if source.partitions is None else sorted(set(source.partitions))
     if not set(wanted) <= set(range(len(buffers))):
-        raise InvalidInput(f"{store.url} has partitions 0 to {len(buffers) - 1}; asked for {list(wanted)}")
+        raise InvalidInput(
+            f"partitions must be some of 0 to {len(buffers) - 1} of {store.url}; asked for {list(wanted)}"
+        )
     return [buffers[number] for number in wanted]
 
 

@@ -254,8 +254,7 @@ def _parse_options(location: Location, given: dict[str, Any]) -> S3Options | Nat
         return parse_options(location, {**given, "client": "obstore"})
     if given:
         raise InvalidInput(
-            f"storage options {', '.join(sorted(given))} have no meaning for {location.url}: leave "
-            "them out, since file:// takes none"
+            f"{location.url}: file:// takes no storage options, got {', '.join(sorted(given))}; leave them out"
         )
     return None
 

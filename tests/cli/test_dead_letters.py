@@ -91,7 +91,7 @@ def test_replay_writes_named_letters_to_another_buffer(folder: str, capsys: pyte
     [
         (["show", "{folder}/dead", "7.0"], "has no letter 7.0"),
         (["list", "{folder}/nothing"], "nothing"),
-        (["replay", "{folder}/dead", "--to", "{folder}/dead"], "replay them to another buffer"),
+        (["replay", "{folder}/dead", "--to", "{folder}/dead"], "holds the dead letters themselves"),
         (["replay", "{folder}/dead", "9.9"], "has no letter 9.9"),
     ],
 )

@@ -58,6 +58,6 @@ def test_mistyped_catalog_is_an_error_and_creates_no_file(tmp_path: Path, capsys
 
 def test_catalog_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["iceberg", "orphans", TABLE]) == 2
-    assert "give --catalog NAME or the catalog's --property" in capsys.readouterr().err
+    assert "there is no catalog: give --catalog NAME, or its --property" in capsys.readouterr().err
     assert main(["iceberg", "orphans", TABLE, "--property", "uri"]) == 2
     assert "KEY=VALUE" in capsys.readouterr().err

@@ -151,7 +151,7 @@ def test_row_of_a_typed_source_that_the_table_refuses_becomes_a_letter_that_can_
     [
         ("nonsense", "Expected '='"),
         ("[sink]\nkind = 'parquet'\nurl = 'x'", "missing required field `sources`"),
-        ("sources = []\n[sink]\nkind = 'parquet'", "there is no [[sources]]"),
+        ("sources = []\n[sink]\nkind = 'parquet'", "names no source: add [[sources]]"),
         ("[[sources]]\nurl = 'memory://x'\nspeed = 1\n[sink]\nkind = 'parquet'", "unknown field `speed`"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'kafka'\nurl = 'x'", "not 'kafka'"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'parquet'", "needs url"),

@@ -138,7 +138,7 @@ def test_schema_change_that_is_not_allowed_names_both_types(typed: str, told: To
 
 
 def test_evolution_needs_columns_or_a_file(typed: str, told: Told) -> None:
-    assert "say what to change" in told("schema", "evolve", typed)
+    assert "there is nothing to change" in told("schema", "evolve", typed)
 
 
 def test_column_without_a_type_is_told_with_what_is_accepted(typed: str, told: Told) -> None:

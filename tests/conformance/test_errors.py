@@ -58,7 +58,7 @@ def test_a_write_without_the_right_to_is_denied(s3: Backend, weed: SeaweedServer
     error = error_of(s3.open(**weed.read_only_options), call)
 
     assert isinstance(error, Denied)
-    assert "lack the right" in str(error)
+    assert "give these credentials the right" in str(error)
 
 
 def test_deletes_without_the_right_to_are_failures_by_key(s3: Backend, weed: SeaweedServer) -> None:

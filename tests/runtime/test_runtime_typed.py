@@ -52,7 +52,7 @@ def test_sink_that_copies_bytes_refuses_a_typed_target(store: MemoryStore) -> No
     source: Any = MemoryStore("memory://bytes-to-typed")
     with Producer(source) as producer:
         producer.produce(b"x")
-    with pytest.raises(ForebayError, match="it holds rows of a schema, and these are entries of bytes"):
+    with pytest.raises(ForebayError, match="they are entries of bytes, so decode them first"):
         run(source, BufferSink(store))
 
 

@@ -55,6 +55,7 @@ def check_frame(
         raise InvalidInput(
             f"{url}: the option keyColumn is for topics with a schema; "
             + ('in a topic of bytes the column "key" chooses the partition' if partitions else "this is a buffer")
+            + ". Leave it out"
         )
     return _check_bytes(schema, url, partitions) if rows is None else _check_rows(schema, rows, key_column, url)
 

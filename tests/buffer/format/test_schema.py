@@ -93,7 +93,7 @@ def test_type_that_parquet_gives_back_as_another_is_normalised_to_that(
         (pa.run_end_encoded(pa.int32(), pa.int64()), "run_end_encoded"),
         (pa.sparse_union([pa.field("x", pa.int8())]), "sparse_union"),
         (pa.uuid(), "use the type that it is stored as"),
-        (pa.map_(pa.float64(), pa.int8()), "keys of a map are strings or integers, not double"),
+        (pa.map_(pa.float64(), pa.int8()), "keys of a map must be strings or integers, not double"),
         (pa.dictionary(pa.int8(), pa.time32("s")), "use int64 or string"),
     ],
     ids=str,
@@ -135,7 +135,7 @@ def test_schema_without_columns_is_refused() -> None:
 def test_name_that_json_would_escape_is_refused_at_every_depth(name: str) -> None:
     clash = pa.field(name, pa.int8())
     for schema in (pa.schema([clash]), one(pa.struct([clash]))):
-        with pytest.raises(InvalidInput, match="has no quote, backslash or control character"):
+        with pytest.raises(InvalidInput, match="nor have a quote, a backslash or a control character"):
             check_schema(schema)
 
 

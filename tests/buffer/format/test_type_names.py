@@ -157,7 +157,7 @@ def test_columns_keep_their_order_and_may_forbid_null() -> None:
 def test_error_in_a_column_names_the_column() -> None:
     with pytest.raises(InvalidInput, match="column tags: position 6 of 'list<txt>': 'txt' is not a type"):
         parse_fields({"user": "int64", "tags": "list<txt>"})
-    with pytest.raises(InvalidInput, match='column user: a type is a text such as "int64", not 64'):
+    with pytest.raises(InvalidInput, match='column user: the type must be text such as 'int64', not 64'):
         parse_fields({"user": 64})  # type: ignore[dict-item]
 
 
@@ -204,9 +204,9 @@ def test_schema_is_read_from_files_that_people_have(tmp_path: Path, suffix: str)
     ("name", "text", "message"),
     [
         ("a.toml", "user = ", "a.toml holds no schema: "),
-        ("a.toml", "", "a.toml holds no schema: columns are wanted"),
+        ("a.toml", "", "a.toml holds no schema: there are no columns"),
         ("a.toml", 'user = "in64"', "a.toml holds no schema: column user: position 1"),
-        ("a.json", "[1]", "a.json holds no schema: columns are wanted"),
+        ("a.json", "[1]", "a.json holds no schema: there are no columns"),
         ("a.parquet", "text", "a.parquet holds no schema: "),
         ("a.arrow", "text", "a.arrow holds no schema: "),
         ("a.avsc", "{}", "a.avsc holds no schema: its name must end with .toml, .json, .parquet or .arrow"),

@@ -93,7 +93,7 @@ def test_append_lets_go_of_a_hold_in_the_same_write() -> None:
 
 
 def test_append_of_nothing_is_refused(inner: MemoryStore) -> None:
-    with pytest.raises(InvalidInput, match="nothing to append"):
+    with pytest.raises(InvalidInput, match="no batches to append"):
         open_queue(inner).append([])
 
 

@@ -129,9 +129,9 @@ def test_schema_that_differs_is_refused_without_evolve(store: MemoryStore) -> No
 
 def test_schema_for_a_topic_of_bytes_is_refused(store: MemoryStore) -> None:
     create_topic(store, 1)
-    with pytest.raises(Unsupported, match="from its creation on"):
+    with pytest.raises(Unsupported, match="cannot get a schema later"):
         TopicProducer(store, schema=FIRST)
-    with pytest.raises(Unsupported, match="from its creation on"):
+    with pytest.raises(Unsupported, match="cannot get a schema later"):
         create_topic(store, 1, schema=FIRST)
 
 
@@ -224,7 +224,7 @@ def test_binary_key_is_the_same_in_every_form(store: MemoryStore, kind: pa.DataT
         for rows in (pa.table({"id": pa.array([b"\x00key"], kind)}), {"id": b"\x00key"}, b'{"id": "AGtleQ=="}'):
             handle = producer.produce(rows, key_column="id")
             assert list(handle.parts) == [partition_for(b"\x00key", 64)]
-        with pytest.raises(InvalidInput, match="row 0: the text in column id is not base64"):
+        with pytest.raises(InvalidInput, match="row 0: the text in column id must be base64"):
             producer.produce(b'{"id": "no base64!"}', key_column="id")
 
 
@@ -282,5 +282,5 @@ def test_key_column_is_for_rows_and_not_beside_a_key(store: MemoryStore) -> None
     with TopicProducer(store, flush_interval=0.01) as producer:
         with pytest.raises(InvalidInput, match="topic of bytes"):
             producer.produce(b"{}", key_column="page")
-        with pytest.raises(InvalidInput, match="either key or key_column"):
+        with pytest.raises(InvalidInput, match="key and key_column exclude each other"):
             producer.produce(b"{}", key=b"k", key_column="page")  # type: ignore[call-overload]

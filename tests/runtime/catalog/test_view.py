@@ -54,7 +54,7 @@ def test_segment_goes_through_its_life_in_order_and_not_otherwise(before: Segmen
         states = [item.state for item in view.segments(ORDERS)]
         assert states == ([] if after is S.DELETE_FINISHED else [after])
     else:
-        with pytest.raises(InvalidInput, match=r"cannot follow|there is no segment"):
+        with pytest.raises(InvalidInput, match=r"cannot follow|is not in the catalog"):
             view.apply(finish(segment(), after), 3)
         assert view.segments(ORDERS) == known
 
@@ -71,10 +71,10 @@ def test_same_segment_again_changes_nothing_and_another_of_its_name_is_refused()
     view = view_of(segment(), state=S.COPY_STARTED)
     view.apply(segment(), 9)
     assert [item.changed_ms for item in view.segments(ORDERS)] == [1]
-    with pytest.raises(InvalidInput, match="is there already"):
+    with pytest.raises(InvalidInput, match="is in the catalog already"):
         view.apply(segment(end=50), 9)
     view.apply(finish(segment()), 10)
-    with pytest.raises(InvalidInput, match="is there already"):
+    with pytest.raises(InvalidInput, match="is in the catalog already"):
         view.apply(segment(), 11)
 
 

@@ -153,7 +153,7 @@ def test_by_date_of_a_column_that_gives_no_dates_is_refused_before_and_while_row
 
 
 def test_by_date_names_no_folder_of_folders() -> None:
-    with pytest.raises(InvalidInput, match="by_date names a column without / and ="):
+    with pytest.raises(InvalidInput, match="by_date must be True, False or the name of a column without / and ="):
         ParquetSink("memory://parquet-slash", by_date="a/b")
 
 

@@ -97,7 +97,7 @@ def test_option_has_its_counterpart(options: dict[str, Any], setting: str, value
         ("s3://lake/clicks", {"profile": "me"}, "no counterpart of the storage option profile"),
         ("s3://lake/clicks", {"client_kwargs": {"verify": False}}, "storage option client_kwargs"),
         ("gs://lake", {"service_account_path": "key.json"}, "storage option service_account_path"),
-        ("az://lake", {}, "Hadoop needs the account in the URL"),
+        ("az://lake", {}, "does not name the account, which Hadoop needs"),
         ("file:///tmp/%5Ba%5D", {}, "takes for a pattern"),
         ("s3://lake/{a}", {}, "takes for a pattern"),
     ],

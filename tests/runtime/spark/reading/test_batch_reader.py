@@ -104,8 +104,11 @@ def test_group_that_has_not_acknowledged_anything_is_read_from_its_start(store: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"startingSequence": 1, "startingTime": moment(1)}, "give one of startingSequence, startingTime, group"),
-        ({"endingSequence": 1, "endingTime": moment(1)}, "give one of endingSequence, endingTime"),
+        (
+            {"startingSequence": 1, "startingTime": moment(1)},
+            "startingSequence, startingTime and group exclude each other",
+        ),
+        ({"endingSequence": 1, "endingTime": moment(1)}, "endingSequence and endingTime exclude each other"),
         ({"startingSequence": "x"}, "option startingSequence must be a whole number"),
         ({"startingSequence": -1}, "startingSequence must be a whole number"),
         ({"startingTime": "yesterday"}, "'yesterday' is not a position"),

@@ -93,7 +93,7 @@ def test_checkpoint_of_another_buffer_is_refused(store: MemoryStore) -> None:
     another = new_store()
     fill(another, *entries(0, 9))
     query.reader = stream_reader(another)
-    with pytest.raises(Corrupt, match="another one stands here now"):
+    with pytest.raises(Corrupt, match="the buffer at this URL is"):
         query.run_batch()
 
 

@@ -212,7 +212,7 @@ def test_unnamed_consumer_streams_without_a_group(store: MemoryStore) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"startingOffsets": "7"}, InvalidInput, "a group starts at a sequence from 0 to 6, not 7"),
+        ({"startingOffsets": "7"}, InvalidInput, "start must be a sequence from 0 to 6, not 7"),
         ({"startingOffsets": "soon"}, InvalidInput, "'soon' is not a position"),
         ({"startingoffset": "1"}, InvalidInput, "did you mean 'startingOffsets'"),
         ({"failOnDataLoss": "maybe"}, InvalidInput, "option failOnDataLoss must be one of true, false"),
