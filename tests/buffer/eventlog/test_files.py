@@ -224,7 +224,7 @@ def test_topic_whose_folder_was_removed_is_not_written_to(log: EventLog, tmp_pat
     fill(log, 1)
     assert log.partitions("jobs") == 1
     shutil.rmtree(tmp_path / "jobs")
-    with pytest.raises(Unavailable, match="the folder of topic .* is not there any more"):
+    with pytest.raises(Unavailable, match=r"the folder of topic .* is not there any more"):
         log.append("jobs", Event("a"))
 
 

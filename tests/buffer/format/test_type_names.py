@@ -157,7 +157,7 @@ def test_columns_keep_their_order_and_may_forbid_null() -> None:
 def test_error_in_a_column_names_the_column() -> None:
     with pytest.raises(InvalidInput, match="column tags: position 6 of 'list<txt>': 'txt' is not a type"):
         parse_fields({"user": "int64", "tags": "list<txt>"})
-    with pytest.raises(InvalidInput, match='column user: the type must be text such as 'int64', not 64'):
+    with pytest.raises(InvalidInput, match="column user: the type must be text such as 'int64', not 64"):
         parse_fields({"user": 64})  # type: ignore[dict-item]
 
 

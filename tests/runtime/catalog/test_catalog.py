@@ -55,7 +55,7 @@ def test_refusal_by_the_view_reaches_whoever_wrote_it_and_nobody_else(rig: Rig) 
     one.add(segment())
     with pytest.raises(InvalidInput, match="delete_finished cannot follow"):
         two.update(finish(segment(), SegmentState.DELETE_FINISHED))
-    with pytest.raises(InvalidInput, match="segment b of .* is not in the catalog"):
+    with pytest.raises(InvalidInput, match=r"segment b of .* is not in the catalog"):
         one.update(finish(segment("b")))
     with pytest.raises(InvalidInput, match="is in the catalog already"):
         two.add(segment(end=50))
