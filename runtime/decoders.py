@@ -223,7 +223,7 @@ def _check_readable(field: pa.Field) -> None:
     except pa.ArrowInvalid:
         pass  # it must not be null
     except pa.ArrowNotImplementedError as error:
-        raise InvalidInput(f"column {field.name}: {error}; JSON is read into other types, such as string") from None
+        raise InvalidInput(f"column {field.name}: {error}; read it into another type, such as string") from None
 
 
 def _kinds_in(kind: pa.DataType) -> Iterator[pa.DataType]:

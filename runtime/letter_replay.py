@@ -174,4 +174,7 @@ def _check_target(found: Replayed, batch: Batch, producer: Producer) -> None:
     if producer.schema is not None:
         failures = RowConverter(producer.schema).convert([found.kept.entries(batch)]).failures
         if failures:
-            raise InvalidInput(f"letter {found.kept.name} does not fit {found.target}: {failures[0]}")
+            raise InvalidInput(
+                f"letter {found.kept.name} does not fit {found.target}: {failures[0]}"
+                "; replay it to another buffer, or evolve the schema of this one"
+            )

@@ -215,7 +215,9 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
             rejected = dict.fromkeys((receipt.epochs for receipt in receipts), rejection)
         strangers = rejected.keys() - {receipt.epochs for receipt in receipts}
         if strangers:
-            raise ForebayError(f"{state.name}: flush_storage rejected deltas it was not given: {strangers}")
+            raise ForebayError(
+                f"{state.name}: flush_storage must reject only deltas that it was given, not {strangers}"
+            )
         with state.lock:
             if state.failure is not None:
                 return False

@@ -88,14 +88,14 @@ class CoordinatorState:
         """Why nothing more will happen, or None as long as something may."""
         if self.failure is not None:
             return self.failure
-        return Closed(f"{self.name} was stopped; make a new one") if self.ended else None
+        return Closed(f"{self.name} was stopped; open a new one") if self.ended else None
 
     def check_accepting(self) -> None:
         """Raise `Closed`, or what stopped the coordinator, if it takes no more writes."""
         if self.failure is not None:
             raise fresh(self.failure)
         if self.stopping:
-            raise Closed(f"{self.name} was stopped; make a new one")
+            raise Closed(f"{self.name} was stopped; open a new one")
 
     def wait(self, condition: Condition, deadline: float | None, overdue: str) -> None:
         """Wait for a notification of `condition`, or raise `Timeout` with the text `overdue` after the deadline."""

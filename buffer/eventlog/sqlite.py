@@ -319,8 +319,8 @@ class SqliteBackend(Backend):
         match _code(error):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return Unavailable(
-                    f"{self.url} was locked by somebody else for {self._busy_seconds:g} s; nothing was changed. Look "
-                    "for a process that keeps a transaction open, and try again"
+                    f"{self.url} was locked by another process or thread for {self._busy_seconds:g} s; nothing was "
+                    "changed. Look for a process that keeps a transaction open, and try again"
                 )
             case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
                 return Denied(f"{self.url} cannot be written: {error}; check who owns the file and its folder")

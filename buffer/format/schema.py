@@ -340,7 +340,10 @@ def present(table: pa.Table, schema: pa.Schema) -> pa.Table:
         elif field.nullable:
             columns.append(pa.chunked_array([pa.nulls(table.num_rows, field.type)]))
         else:
-            raise InvalidInput(f"column {field.name}: it is required, and the rows do not have it")
+            raise InvalidInput(
+                f"column {field.name}: it is required, and the rows do not have it"
+                "; add it, or leave the column out of columns"
+            )
     return pa.Table.from_arrays(columns, schema=schema)
 
 

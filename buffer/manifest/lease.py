@@ -116,7 +116,9 @@ class Lease:
     def check(self) -> None:
         """Raise `Closed` or `Fenced` unless the hold is in force. Renews it first if nobody did in time."""
         if self._renewal.is_stopped:
-            raise Closed(f"{self.name} was {'handed over' if self.state == 'handed over' else 'closed'}")
+            raise Closed(
+                f"{self.name} was {'handed over' if self.state == 'handed over' else 'closed'}; open a new hold"
+            )
         if self.state == "lost":
             raise self._gone()
         # guard: renew the hold before continuing after a sleep

@@ -89,10 +89,10 @@ def test_replay_writes_named_letters_to_another_buffer(folder: str, capsys: pyte
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["show", "{folder}/dead", "7.0"], "has no letter 7.0"),
+        (["show", "{folder}/dead", "7.0"], "no letter 7.0"),
         (["list", "{folder}/nothing"], "nothing"),
         (["replay", "{folder}/dead", "--to", "{folder}/dead"], "holds the dead letters themselves"),
-        (["replay", "{folder}/dead", "9.9"], "has no letter 9.9"),
+        (["replay", "{folder}/dead", "9.9"], "no letter 9.9"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_line(

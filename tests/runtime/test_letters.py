@@ -50,7 +50,7 @@ def test_entries_of_other_producers_are_left_out() -> None:
 @pytest.mark.parametrize("name", ["0.1", "7.0", "x", "", "0.0.0", "-1.0"])
 def test_name_of_no_letter_is_refused(name: str) -> None:
     queue = kept(f"none-{name}", (letter(1), [b"a"]))
-    with pytest.raises(NotFound, match=r"has no letter .*dead-letters list"):
+    with pytest.raises(NotFound, match=r"no letter .*dead-letters list"):
         find_letter(queue, name)
 
 

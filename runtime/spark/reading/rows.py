@@ -182,4 +182,7 @@ def _cast(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa.
     try:
         return column.cast(field.type)
     except pa.ArrowInvalid as error:
-        raise InvalidInput(f"column {field.name}: Spark cannot hold a value of it: {error}") from error
+        raise InvalidInput(
+            f"column {field.name}: Spark cannot hold a value of it: {error}"
+            "; read it with forebay.scan, or leave the column out"
+        ) from error

@@ -98,7 +98,7 @@ def test_rejection_of_a_delta_it_was_not_given_is_fatal(rig):
     one = rig(durable_flushes=True)
     one.storage.flush_storage = lambda written: {range(7, 9): Unavailable("what?")}
     one.put("a")
-    with pytest.raises(ForebayError, match="deltas it was not given"):
+    with pytest.raises(ForebayError, match="only deltas that it was given"):
         one.flush().wait()
     with pytest.raises(ForebayError):
         one.coordinator.stop()

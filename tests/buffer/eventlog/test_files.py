@@ -190,7 +190,7 @@ def test_append_that_can_neither_be_made_nor_undone_is_unknown(log: EventLog, mo
 
     monkeypatch.setattr(os, "pwrite", fails)
     monkeypatch.setattr(os, "ftruncate", fails)
-    with pytest.raises(Unknown, match="a part of it is there"):
+    with pytest.raises(Unknown, match="a part of it may be in the file"):
         fill(log, 1)
 
 

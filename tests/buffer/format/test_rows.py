@@ -268,7 +268,7 @@ def test_key_that_is_there_twice_is_found_beside_a_document_that_lacks_one() -> 
     "call", ["text", 5, None, [5], ["text"], ({"id": 1},), bytearray(b"{}"), {1}, [bytearray(b"{}")]]
 )
 def test_call_of_another_type_fails(call: Any) -> None:
-    assert "a call is a pyarrow Table" in fail(call)
+    assert "rows must be a pyarrow Table" in fail(call)
 
 
 @pytest.mark.parametrize(

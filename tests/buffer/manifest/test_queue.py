@@ -304,7 +304,7 @@ def test_manifest_deleted_while_in_use_is_corrupt_and_not_empty(profile: Any) ->
     append(queue, "a")
     store.delete(["manifest"])
     for call in (lambda: append(queue, "b"), queue.read):
-        with pytest.raises(Corrupt, match="was there and is gone"):
+        with pytest.raises(Corrupt, match="was there and is not there any more"):
             call()
     assert list(store.list()) == []
 

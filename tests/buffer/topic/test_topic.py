@@ -227,7 +227,7 @@ def test_adding_as_many_as_there_are_changes_nothing(
 
 def test_partitions_are_never_removed(store: MemoryStore, kind: Kind) -> None:
     create_topic(store, 4, schema=kind.schema)
-    with pytest.raises(InvalidInput, match=r"has 4 partitions, and 3 are fewer"):
+    with pytest.raises(InvalidInput, match=r"has 4 partitions, .* at least that, not 3"):
         add_partitions(store, 3)
     assert Topic(store).partitions == 4
 
