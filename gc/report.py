@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.names import LOWEST
 from forebay.gc.sweep import REPORTED_FAILURES, Sweep
 
@@ -92,7 +93,11 @@ class CollectionReport:
         if self.error is not None:
             return f"{self.url}: COULD NOT BE COLLECTED: {self.error}"
         did = "would have deleted" if self.dry_run else "deleted"
-        parts = [f"{did} {self.deleted} objects", f"trimmed {self.trimmed} batches", f"kept {self.kept}"]
+        parts = [
+            f"{did} {counted(self.deleted, 'object')}",
+            f"trimmed {counted(self.trimmed, 'batch')}",
+            f"kept {self.kept}",
+        ]
         if self.dropped_unread:
             parts.append(f"DROPPED {self.dropped_unread} UNREAD by retention")
         if self.expired_holds:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING, TextIO
 
+from forebay.buffer.base.counted import counted
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -67,8 +69,8 @@ def make_line(status: RuntimeStatus, rates: str) -> str:
     stages = ", ".join(f"{stage.name} {stage.busy}/{stage.threads} and {stage.waiting} wait" for stage in status.stages)
     reasons = {source.waits_for for source in status.sources if source.waits_for}
     return (
-        f"{status.state}: {rates}   committed {status.rows:,} rows in {status.commits:,} commits, "
-        f"{status.lag_batches:,} batches behind; {status.batches} of {status.max_batches} batches and "
+        f"{status.state}: {rates}   committed {counted(status.rows, 'row')} in {counted(status.commits, 'commit')}, "
+        f"{counted(status.lag_batches, 'batch')} behind; {status.batches} of {status.max_batches} batches and "
         f"{_mib(status.bytes)} of {_mib(status.max_bytes)} under way; {stages}"
         + (f"; {'; '.join(sorted(reasons)[:3])}" if reasons else "")
     )
@@ -89,8 +91,9 @@ def make_view(status: RuntimeStatus, rates: str) -> Group:
 
     stages = "   ".join(f"{stage.name} {stage.busy}/{stage.threads}, {stage.waiting} wait" for stage in status.stages)
     under_way = f"{status.batches}/{status.max_batches} batches, {_mib(status.bytes)}/{_mib(status.max_bytes)}"
+    committed = f"{counted(status.rows, 'row')} in {counted(status.commits, 'commit')}"
     lines = (
-        f"forebay {status.state}   {rates}   committed {status.rows:,} rows in {status.commits:,} commits",
+        f"forebay {status.state}   {rates}   committed {committed}",
         f"{stages}   under way {under_way}",
     )
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")

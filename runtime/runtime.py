@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -13,9 +14,11 @@ from forebay.buffer.base.errors import Fenced, ForebayError, InvalidInput, NotFo
 from forebay.buffer.base.lifecycle import refuse_pickle
 from forebay.buffer.base.waiting import POLL_FLOOR, wait_for
 from forebay.buffer.consumer import Consumer
+from forebay.buffer.store import ObjectStore
 from forebay.runtime import progress
 from forebay.runtime.config import RuntimeConfig
 from forebay.runtime.decoders import stored_rows
+from forebay.runtime.source import Source
 from forebay.runtime.stages.active_source import ActiveSource
 from forebay.runtime.stages.awaited_sources import AwaitedSource, AwaitedSources
 from forebay.runtime.stages.heartbeat import Heartbeat
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     from forebay.buffer.producer import Producer
     from forebay.buffer.store import StoreUrl
     from forebay.runtime.contract import Decoder, Sink
-    from forebay.runtime.source import Source
 
 _log = logging.getLogger("forebay.runtime")
 
@@ -100,6 +102,8 @@ class Runtime:
         self._pipeline = Pipeline(
             sink, self.config, decoder, dead_letters, events, clock=self._clock, random=self._random
         )
+        if isinstance(sources, str | os.PathLike | ObjectStore | Source | Consumer):
+            raise InvalidInput(f"sources must be a list, not {type(sources).__name__}: put it into brackets")
         self._given = list(sources)
         self._opened: list[_OpenSource] = []
         self._awaited = AwaitedSources(self._pipeline, self._goes_on, self._look)

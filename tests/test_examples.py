@@ -118,7 +118,7 @@ def test_web_service_says_503_while_the_store_is_slow_and_keeps_what_it_took() -
 
 def test_json_to_parquet_writes_every_event_once_however_often_it_runs(url: str, tmp_path: Path) -> None:
     for total in (1000, 2000):
-        assert "1000 rows in 1 commits" in run("json_to_parquet.py", url, f"file://{tmp_path}/files")
+        assert "1000 rows in 1 commit" in run("json_to_parquet.py", url, f"file://{tmp_path}/files")
         table = pq.read_table(tmp_path / "files")
         assert table.num_rows == total
         assert {"page", "user", "at", "ingestion_time", "ingestion_date"} == set(table.column_names)

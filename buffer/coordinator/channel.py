@@ -56,8 +56,7 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
                 state.check_accepting()
             if self.accepted - self.applied >= self._capacity:
                 raise Backpressure(
-                    f"channel {self._name!r} of {state.name} is full: it holds {self._capacity} writes; try "
-                    "again later",
+                    f"channel {self.name!r} of {state.name} is full: it holds {self._capacity} writes; try again later",
                     write=write,
                 )
             if not self._has_cost_room(cost):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import Denied, InvalidInput
 from forebay.buffer.base.lifecycle import refuse_pickle
 from forebay.buffer.either.dispatch import open_buffer_or_topic
@@ -168,7 +169,7 @@ class Scan:
         refuse_pickle(self, "pass on its URL, and scan there")
 
     def __repr__(self) -> str:
-        return f"<Scan {self.url}, {self.batches} batches: {', '.join(self.schema.names)}>"
+        return f"<Scan {self.url}, {counted(self.batches, 'batch')}: {', '.join(self.schema.names)}>"
 
     def _repr_html_(self) -> str:
         """Return the schema and the first rows, for a notebook. Reads the first batch."""

@@ -7,6 +7,8 @@ from enum import IntEnum
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from forebay.buffer.base.counted import counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Self
@@ -112,7 +114,8 @@ class VerifyReport:
             return f"{self.url}: COULD NOT BE READ: {self.error}"
         verdict = _VERDICTS[self.severity]
         return (
-            f"{self.url}: {verdict}: {self.batches} batches, {self.segments} segments and {self.groups} groups "
+            f"{self.url}: {verdict}: {counted(self.batches, 'batch')}, "
+            f"{counted(self.segments, 'segment')} and {counted(self.groups, 'group')} "
             f"checked; {self.missing} missing, {self.corrupt} corrupt, {self.contradictory} contradictory, "
             f"{self.orphaned} orphaned"
         )

@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.buffer.base.checks import Whole  # noqa: TC001 - msgspec reads the annotation
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import Corrupt, InvalidInput, Unsupported
 from forebay.buffer.manifest.envelope import pack, unpack
 from forebay.buffer.manifest.schema_history import TYPED_BATCHES, check_history
@@ -100,7 +101,7 @@ def check_record(record: TopicRecord, location: str) -> TopicRecord:
     if unknown:
         raise Unsupported(f"{location} needs {', '.join(sorted(unknown))}, which this release does not know: upgrade")
     if not 0 <= record.partitions <= MAX_PARTITIONS:
-        raise Corrupt(f"{location}: a topic of {record.partitions} partitions; expected 0 to {MAX_PARTITIONS}")
+        raise Corrupt(f"{location}: {record.partitions} partitions; expected 0 to {MAX_PARTITIONS}")
     check_history(record.schemas, record.required_features, location)
     return record
 
@@ -113,7 +114,8 @@ def refuse_topic(data: bytes | memoryview, location: str) -> None:
         return
     url = location.rpartition("/")[0]
     raise IsTopic(
-        f"{url} is a topic of {record.partitions} partitions, not a buffer: use TopicProducer, TopicConsumer and "
-        f"TopicGroups of forebay.buffer.topic, or one of its partitions, such as {url}/{partition_name(0)}",
+        f"{url} is a topic of {counted(record.partitions, 'partition')}, not a buffer: use TopicProducer, "
+        "TopicConsumer and TopicGroups of forebay.buffer.topic, or one of its partitions, such as "
+        f"{url}/{partition_name(0)}",
         record=record,
     )

@@ -15,6 +15,7 @@ from msgspec import structs
 from forebay.buffer.base import metrics
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import InvalidInput, NotFound, damaged
 from forebay.buffer.base.reread import read_sound
 from forebay.buffer.format.batch import DEFAULT_MAX_RAW_BYTES, DecodedBatch, decode_batch, raw_size
@@ -148,7 +149,7 @@ class Batch:
 
     def _repr_html_(self) -> str:
         """Return the schema and the first rows, for a notebook."""
-        return html_of(f"batch {self.sequence}, {len(self)} entries", self.records(0, PREVIEW_ROWS))
+        return html_of(f"batch {self.sequence}, {counted(len(self), 'entry')}", self.records(0, PREVIEW_ROWS))
 
     def select(self, ranges: Sequence[range]) -> Batch:
         """Return the batch with only the entries in these ranges, which ascend.

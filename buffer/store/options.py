@@ -278,6 +278,10 @@ class NativeOptions(ClientOptions):
     @classmethod
     def split(cls, given: Mapping[str, Any]) -> Self:
         """Take our own names out of what was given, and leave the rest to obstore."""
+        if "endpoint_url" in given:
+            raise InvalidInput(
+                "storage option endpoint_url is for s3://; use base_url for gs://, and endpoint for az://"
+            )
         ours = {name: _convert(cls, name, value) for name, value in given.items() if name in _TUNING}
         client = given.get("client", "obstore")
         if client != "obstore":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.lifecycle import Closing, shows_unopened
 from forebay.buffer.holds import hold_range
 from forebay.buffer.topic.batches import PartitionDescriptor
@@ -68,7 +69,7 @@ class HeldTopic(Closing):
 
     @shows_unopened
     def __repr__(self) -> str:
-        return f"<HeldTopic {self.url}, {len(self.partitions)} partitions>"
+        return f"<HeldTopic {self.url}, {counted(len(self.partitions), 'partition')}>"
 
 
 def hold_topic(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from forebay.buffer.base.checks import parse_time
 from forebay.buffer.base.clock import system_random
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import Corrupt, ForebayError, InvalidInput, NotFound, NotReady
 from forebay.buffer.base.lifecycle import shows_unopened
 from forebay.buffer.groups import GroupReader, check_group_name
@@ -128,7 +129,7 @@ class Topic:
 
     @shows_unopened
     def __repr__(self) -> str:
-        return f"<Topic {self.url} of {self.partitions} partitions>"
+        return f"<Topic {self.url} of {counted(self.partitions, 'partition')}>"
 
 
 def open_record(store: ObjectStore, *, clock: Clock | None, random: Random | None) -> Register[TopicRecord]:

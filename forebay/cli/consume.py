@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.manifest import Queue
@@ -152,7 +153,7 @@ class _Tail:
         state = self._queue.read()
         if self._next < state.first_sequence:
             missed = state.first_sequence - self._next
-            write_note(f"{self._queue.url}: {missed} batches were trimmed before they could be printed")
+            write_note(f"{self._queue.url}: {counted(missed, 'batch')} trimmed before being printed")
             self._next = state.first_sequence
         for descriptor in self._queue.descriptors(self._next, _LOOK_BACK, state=state):
             writer.write(self._fetch(descriptor))

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.either.dispatch import is_topic
 from forebay.buffer.manifest import Queue
 from forebay.buffer.producer import Producer
 from forebay.buffer.store import open_store
-from forebay.cli.output import as_json_value, count, escape, write_json, write_line, write_note, write_table
+from forebay.cli.output import as_json_value, escape, write_json, write_line, write_note, write_table
 from forebay.cli.target import Target, json_option, options_for, takes_url
 from forebay.runtime.letter_replay import Replay
 from forebay.runtime.letters import find_letter, list_letters
@@ -135,11 +136,10 @@ def replay(
         elif found.skipped:
             write_line(f"letter {found.kept.name}: left out, {found.skipped}")
         else:
-            number = found.kept.letter.count
-            held = f"{count(number)} {'entry' if number == 1 else 'entries'}"
+            held = counted(found.kept.letter.count, "entry")
             write_line(f"letter {found.kept.name}: {held} to {found.target}{' (dry run)' * dry_run}")
     would = "would have replayed" if dry_run else "replayed"
-    write_note(f"{would} {count(replayed)} letters, {count(entries)} entries")
+    write_note(f"{would} {counted(replayed, 'letter')}, {counted(entries, 'entry')}")
 
 
 def _queue(target: Target) -> Queue:

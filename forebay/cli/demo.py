@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import NotFound, Unsupported
 from forebay.buffer.base.install import install_hint
 from forebay.buffer.consumer import Consumer
@@ -200,7 +201,7 @@ def _run(folder: str, *, with_spark: bool) -> bool:
         landed = _wait_for_files(lake, first, clock)
         first.kill()
         first.join()
-        _say("killed", f"the first runtime, in the middle of its work: {landed} files written")
+        _say("killed", f"the first runtime, in the middle of its work: {counted(landed, 'file')} written")
         _wait_for(services, url, clock)
     finally:
         for process in multiprocessing.active_children():
@@ -212,14 +213,17 @@ def _run(folder: str, *, with_spark: bool) -> bool:
     produced = sum(done.get(timeout=_WAIT_SECONDS) for _ in services)
     seconds = clock.monotonic() - began
     rate = f"{produced / seconds:,.0f} events/s, paced like services"
-    _say("produced", f"{produced:,} events, durable, by {_PRODUCERS} processes in {seconds:.1f} s ({rate})")
+    _say("produced", f"{counted(produced, 'event')}, durable, by {_PRODUCERS} processes in {seconds:.1f} s ({rate})")
 
     # A second reader, of the newest batches, that reads nothing so far.
     Consumer(url, group="audit", from_=max(0, describe(open_store(url)).next_sequence - _AUDITED)).close()
     began = clock.monotonic()
     rows = _land(url, lake, until_caught_up=True)
     rate = f"{rows / (clock.monotonic() - began):,.0f} rows/s"
-    _say("took over", f"a second runtime landed {rows:,} rows ({rate}), including those that the first had started")
+    _say(
+        "took over",
+        f"a second runtime landed {counted(rows, 'row')} ({rate}), including those that the first had started",
+    )
     counts = [_count_parquet(lake)]
     if with_spark and (missing := _why_no_spark()):
         _say("no Spark", f"{missing}. The demo continues without it")
@@ -230,7 +234,8 @@ def _run(folder: str, *, with_spark: bool) -> bool:
     left = describe(open_store(url))
     _say(
         "collected",
-        f"{report.deleted} objects that every group has read; {left.batches} batches ({size(left.stored_bytes)}) are "
+        f"{counted(report.deleted, 'object')} that every group has read; "
+        f"{counted(left.batches, 'batch')} ({size(left.stored_bytes)}) are "
         "left for the group audit, which has read nothing yet",
     )
     write_line("")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from forebay.buffer.base.clock import SystemClock, system_random
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import Denied, ForebayError, NotFound, Unsupported
 from forebay.buffer.base.install import install_hint, installed_version
 from forebay.buffer.base.names import mint
@@ -22,7 +23,7 @@ from forebay.buffer.inspect.stats import total
 from forebay.buffer.store import open_store
 from forebay.buffer.store.base import Applied, InDoubt, NotApplied
 from forebay.buffer.store.choice import load_obstore, load_s3fs
-from forebay.cli.output import age, count, write_json, write_line
+from forebay.cli.output import age, write_json, write_line
 from forebay.cli.target import json_option, remove_folder, storage_option
 from forebay.runtime.spark.python import check_python, python_of_discovery
 from forebay.runtime.spark.versions import check_sources, check_streams
@@ -269,7 +270,7 @@ def _check_buffer(store: ObjectStore) -> Check:
         return Check("buffer", "note", "nothing was written to this URL yet", "the first producer creates it")
     except ForebayError as error:
         return Check("buffer", "failed", str(error), "`forebay verify` tells more")
-    return Check("buffer", "ok", f"{count(found.batches)} batches, {len(found.groups)} groups")
+    return Check("buffer", "ok", f"{counted(found.batches, 'batch')}, {counted(len(found.groups), 'group')}")
 
 
 def _delete(store: ObjectStore, folder: str, keys: Sequence[str]) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import InvalidInput, NotFound, Unsupported
 from forebay.buffer.either.dispatch import buffers_at
 from forebay.buffer.either.schemas import newest_schema
 from forebay.buffer.inspect.describe import describe
 from forebay.buffer.manifest import Queue
 from forebay.buffer.store import open_store
-from forebay.cli.output import count, write_json, write_line
+from forebay.cli.output import write_json, write_line
 from forebay.cli.target import options_for
 from forebay.runtime.decoders import rows_schema
 
@@ -43,7 +44,7 @@ class _Reading:
         reader = f"group {self.group}" if self.group else "the unnamed consumer"
         if self.is_new:
             reader += " would be created, and"
-        behind = f"{count(self.batches_behind)} batches behind"
+        behind = f"{counted(self.batches_behind, 'batch')} behind"
         owner = f"; {self.owner} has the group, so the runtime would wait" if self.owner else ""
         return f"{reader} would read from sequence {self.next_sequence} on, {behind}{owner}"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from forebay.buffer.base.errors import NotFound
 from forebay.buffer.eventlog import AUDIT_TOPIC, Lagged, object_history
 from forebay.cli.output import write_json, write_line, write_note
 from forebay.cli.target import json_option, open_log, storage_option
@@ -69,7 +70,10 @@ def tail_events(
 def describe(*, log: str, storage_options: dict[str, Any], topic: str, as_json: bool) -> None:
     """Show where a log is, its size, and how many events were ever appended to a topic."""
     with open_log(log, storage_options) as opened:
-        found = {**asdict(opened.describe()), "topic": topic, "next_offsets": opened.high_water_marks(topic)}
+        described = opened.describe()
+        if described.size_bytes == 0:
+            raise NotFound(f"there is no event log at {opened.url}: check its URL, or append an event first")
+        found = {**asdict(described), "topic": topic, "next_offsets": opened.high_water_marks(topic)}
     if as_json:
         write_json(found)
         return

@@ -10,6 +10,7 @@ import click
 
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import ForebayError
 from forebay.buffer.base.lifecycle import Closing
 from forebay.buffer.base.waiting import wait_for
@@ -63,6 +64,10 @@ GAUGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         "Objects that the last verification found orphaned, missing, corrupt or contradictory",
         ("buffer", "kind"),
     ),
+    "forebay_verify_timestamp_seconds": (
+        "When the last verification that did not fail was made, in seconds since 1970; its findings are as old",
+        ("buffer",),
+    ),
 }
 """By name, what a metric says, and its labels. The group of the unnamed consumer is empty."""
 
@@ -101,8 +106,9 @@ class WatchedUrl:
         self._seen, self._is_down, self._looking_since = seen, is_down, None
 
     def verify(self) -> None:
-        """Verify once, by a listing of all objects. Where that fails, the findings before it stay."""
+        """Verify once, by a listing of all objects. Where that fails, the findings before it stay, with their time."""
         try:
+            seconds = self._clock.now_ms() / 1000
             report = verify(
                 self._store,
                 deep=False,
@@ -110,7 +116,8 @@ class WatchedUrl:
                 data_prefix=self._data_prefix,
                 clock=self._clock,
             )
-            self._found = [sample for part in report.partitions or (report,) for sample in _describe_report(part)]
+            parts = report.partitions or (report,)
+            self._found = [sample for part in parts for sample in _describe_report(part, seconds)]
         except Exception as error:  # noqa: BLE001 - as above
             unexpected = None if isinstance(error, ForebayError) else error
             _log.warning("%s could not be verified: %s", self._store.url, error, exc_info=unexpected)
@@ -150,8 +157,9 @@ def _describe_buffer(stats: BufferStats) -> Iterator[Sample]:
             yield "forebay_group_owner_timestamp_seconds", process, group.owner.since_ms / 1000
 
 
-def _describe_report(report: VerifyReport) -> Iterator[Sample]:
+def _describe_report(report: VerifyReport, seconds: float) -> Iterator[Sample]:
     if report.error is None:
+        yield "forebay_verify_timestamp_seconds", (report.url,), seconds
         for kind in ("orphaned", "missing", "corrupt", "contradictory"):
             yield "forebay_verify_findings", (report.url, kind), getattr(report, kind)
 
@@ -274,5 +282,5 @@ def export_metrics(
         serve_collector(exporter, port, host) as server,
     ):
         exporter.start()
-        write_note(f"metrics of {len(watched)} URLs at {server.url} (Ctrl-C ends it)")
+        write_note(f"metrics of {counted(len(watched), 'URL')} at {server.url} (Ctrl-C ends it)")
         Event().wait()

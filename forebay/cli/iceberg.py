@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import InvalidInput
 from forebay.cli.output import count, size, write_json, write_line, write_table
 from forebay.cli.target import json_option
@@ -77,7 +78,7 @@ def orphans(
     if delete:
         deleted = delete_orphans(chosen, table, found)
         if not as_json:
-            write_line(f"{table}: {count(deleted)} files deleted")
+            write_line(f"{table}: {counted(deleted, 'file')} deleted")
     elif not as_json:
         fates = Counter(file.fate for file in found)
         write_line(

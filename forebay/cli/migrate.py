@@ -6,8 +6,9 @@ from dataclasses import asdict
 
 import click
 
+from forebay.buffer.base.counted import counted
 from forebay.buffer.inspect.migrate import migrate as migrate_buffer
-from forebay.cli.output import count, write_json, write_line
+from forebay.cli.output import write_json, write_line
 from forebay.cli.target import Target, json_option, takes_url
 
 
@@ -43,7 +44,8 @@ def migrate(target: Target, *, as_json: bool, others_stopped: bool, grace: float
         write_json(asdict(report))
     elif report.migrated:
         write_line(
-            f"{target.url}: is now version 2: {count(report.batches)} batches from sequence {report.first_sequence} on"
+            f"{target.url}: is now version 2: {counted(report.batches, 'batch')} "
+            f"from sequence {report.first_sequence} on"
         )
     else:
         write_line(f"{target.url}: is already version 2; nothing was changed")

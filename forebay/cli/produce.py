@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import ForebayError, InvalidInput, NotFound
 from forebay.buffer.either.dispatch import is_topic
 from forebay.buffer.either.schemas import schema_versions
@@ -135,7 +136,7 @@ def _report(producer: Producer | TopicProducer, progress: _Progress, *, as_json:
         told = {"url": producer.url, "entries": progress.entries, "bytes": progress.sent, "seconds": seconds}
         write_json(told if producer.schema is None else {**told, "schema": format_fields(producer.schema)})
     else:
-        written = f"{count(progress.entries)} {'entries' if producer.schema is None else 'rows'}"
+        written = f"{counted(progress.entries, 'entry' if producer.schema is None else 'row')}"
         write_note(f"{producer.url}: {written} ({size(progress.sent)}) are durable, after {seconds:.1f} s")
 
 
@@ -156,7 +157,7 @@ class _Progress:
         if self._is_shown and now - self._shown_at >= _PROGRESS_SECONDS:
             self._shown_at = now
             rate = self.sent / (now - self._began) / 1e6
-            done = f"{count(self.entries)} entries, {size(self.sent)}, {rate:.1f} MB/s"
+            done = f"{counted(self.entries, 'entry')}, {size(self.sent)}, {rate:.1f} MB/s"
             click.echo(f"\r{done} \033[K", nl=False, err=True)
 
     def end(self) -> float:
@@ -245,7 +246,7 @@ class _Refused:
 
     def __exit__(self, *_: object) -> None:
         if self.error is not None:
-            write_note(f"{count(self.entries)} entries are not known to be durable")
+            write_note(f"{counted(self.entries, 'entry')} not known to be durable")
             raise self.error
 
 

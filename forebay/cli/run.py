@@ -8,22 +8,33 @@ import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.counted import counted
+from forebay.buffer.base.errors import Unavailable
 from forebay.buffer.eventlog import AuditTrail
 from forebay.buffer.producer import Producer
 from forebay.cli.dry_run import show_plan
 from forebay.cli.job import read_job
-from forebay.cli.output import count, size, write_json, write_note
+from forebay.cli.output import size, write_json, write_note
 from forebay.cli.target import events_option, json_option, open_log, options_for, storage_option
 from forebay.runtime import Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from forebay.buffer.base.clock import Clock
     from forebay.cli import Session
+    from forebay.cli.job import Job
+    from forebay.runtime import Sink
+
+_SINK_SECONDS: Final = 300.0
+"""How long the command tries to open the sink while the catalog of its table does not answer."""
+_SINK_PAUSE: Final = 5.0
+"""Seconds between two tries."""
 
 
 @click.command(
@@ -76,6 +87,8 @@ a job:
 If nothing was ever written to a source, the runtime waits for it: it creates nothing, and logs a warning with the URL
 every minute. With --until-caught-up this is an error.
 
+If the catalog of an Iceberg table does not answer, the command tries again every 5 seconds, for 5 minutes.
+
 If another process owns the group of a source, this process waits as a standby and names the owner. It takes over within
 seconds if the owner stops, and 30 seconds after the owner's last sign of life if it was killed. With --until-caught-up,
 a living owner is an error.
@@ -125,7 +138,7 @@ def run(
 
             write_note(f"metrics at {opened.enter_context(serve_metrics(metrics_port)).url}")
         found = read_job(job, storage_options)
-        sink = opened.enter_context(found.make_sink())
+        sink = opened.enter_context(_open_sink(found, session.clock or SystemClock()))
         letters = None
         if found.dead_letters is not None:
             options = options_for(found.dead_letters, found.storage_options)
@@ -150,11 +163,24 @@ def run(
         )
     else:
         write_note(
-            f"{status.state}: {count(status.rows)} rows ({size(status.bytes_read)}) in {count(status.commits)} "
-            f"commits, {count(status.lag_batches)} batches behind"
+            f"{status.state}: {counted(status.rows, 'row')} ({size(status.bytes_read)}) in "
+            f"{counted(status.commits, 'commit')}, {counted(status.lag_batches, 'batch')} behind"
         )
     if signal.SIGINT in received:
         raise KeyboardInterrupt
+
+
+def _open_sink(job: Job, clock: Clock) -> Sink:
+    """Open the sink of a job, again after a pause while the catalog of its table does not answer."""
+    deadline = clock.monotonic() + _SINK_SECONDS
+    while True:
+        try:
+            return job.make_sink()
+        except Unavailable as error:
+            if clock.monotonic() >= deadline:
+                raise
+            write_note(f"the sink cannot be opened, and is tried again in {_SINK_PAUSE:.0f} s: {error}")
+            clock.sleep(_SINK_PAUSE)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from forebay.buffer.base.checks import check_seconds
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import ForebayError, NotFound, Unavailable
 from forebay.buffer.either.schemas import schema_versions
 from forebay.buffer.format.type_names import format_fields
@@ -155,15 +156,22 @@ def _row(name: str, parts: list[BufferStats], found: Total) -> tuple[str, ...]:
 
 def _write(url: str, parts: list[BufferStats], versions: list[SchemaVersion]) -> None:
     found = total(parts)
-    kind = f"topic of {len(parts)} partitions" if len(parts) > 1 else f"buffer, manifest version {parts[0].version}"
+    kind = (
+        f"topic of {counted(len(parts), 'partition')}"
+        if len(parts) > 1
+        else f"buffer, manifest version {parts[0].version}"
+    )
     write_line(f"{url}: {kind}")
+    noun = "row" if versions else "entry"
     unit = "rows" if versions else "entries"
     if versions:
         columns = [f"{name} {kind}" for name, kind in format_fields(versions[-1].schema).items()]
         more = f", and {len(columns) - _SHOWN_COLUMNS} more: forebay schema show {url}"
         shown = ", ".join(columns[:_SHOWN_COLUMNS]) + more * (len(columns) > _SHOWN_COLUMNS)
         write_line(f"  schema    {_schema_in_short(versions)}: {shown}")
-    write_line(f"  depth     {count(found.batches)} batches, {count(found.entries)} {unit}, {size(found.stored_bytes)}")
+    write_line(
+        f"  depth     {counted(found.batches, 'batch')}, {counted(found.entries, noun)}, {size(found.stored_bytes)}"
+    )
     if found.entries_per_second is not None:
         rate = f"{count(found.entries_per_second)} {unit}/s, {size(found.bytes_per_second)}/s stored, over a minute"
         write_line(f"  rate      {rate}")
@@ -171,7 +179,7 @@ def _write(url: str, parts: list[BufferStats], versions: list[SchemaVersion]) ->
     if len(parts) == 1 and parts[0].batches:
         write_line(f"  sequences {parts[0].first_sequence} to {parts[0].next_sequence - 1}")
     if found.dropped:
-        write_line(f"  DROPPED   {count(found.dropped)} batches by retention, before every reader had read them")
+        write_line(f"  DROPPED   {counted(found.dropped, 'batch')} by retention, before every reader had read them")
     if found.lasting_writers:
         write_line(f"  writers   {count(found.lasting_writers)} with a lasting name: forebay writers list {url}")
     for part in parts:

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 
 import click
 
+from forebay.buffer.base.errors import NotFound
 from forebay.buffer.store import open_store
 from forebay.cli.output import write_note
 from forebay.cli.target import Target, open_log, takes_url
@@ -38,9 +39,16 @@ def ui(
     target: Target, *, events: str | None, port: int, host: str, token: str | None, dead_letters: str | None
 ) -> None:
     """Serve a page that shows a buffer or topic at work: depth, lag, rates, batches, collector, dead letters."""
+    store = target.open()
+    try:
+        target.is_topic(store)
+    except NotFound as error:
+        if error.bucket:
+            raise
+        write_note(f"nothing was written to {target.url} yet: the page waits for it. Check the URL if this lasts")
     with ExitStack() as opened:
         dashboard = Dashboard(
-            target.open_existing(),
+            store,
             host=host,
             port=port,
             token=token,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.types import StructType
 
 from forebay.buffer.base.clock import SystemClock
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import Denied, InvalidInput, Unsupported
 from forebay.buffer.base.lifecycle import Closing
 from forebay.buffer.format.schema import compare_schemas
@@ -147,7 +148,7 @@ class HeldFrames(Closing):
                 return self._listed(listed, columns)
         except Unsupported as error:
             reason = str(error)
-        _log.info("%s: %d batches through the format forebay: %s", self._url, len(listed), reason)
+        _log.info("%s: %s through the format forebay: %s", self._url, counted(len(listed), "batch"), reason)
         return self._formatted(parts, listed, columns)
 
     def _why_not(self, listed: list[tuple[ObjectStore, BatchDescriptor]], *, records: bool) -> str | None:

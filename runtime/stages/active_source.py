@@ -7,6 +7,7 @@ from threading import Condition
 from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base import metrics
+from forebay.buffer.base.counted import counted
 from forebay.runtime.stages.admission import Sizes
 from forebay.runtime.stages.frontier import Frontier
 from forebay.runtime.stages.portions import PortionBuilder
@@ -110,7 +111,7 @@ class ActiveSource:
         if self.builder:
             due = self.builder.due
             limit = "" if due is None else f", {max(0.0, due - self._clock.monotonic()):.0f} s at most"
-            return "more", f"{len(self.builder)} batches wait for more to combine{limit}"
+            return "more", f"{counted(len(self.builder), 'batch')} waiting for more to combine{limit}"
         return ("data", "there are no new batches") if self.caught_up else ("store", "the manifest is read")
 
     def measure(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
+from forebay.buffer.base.counted import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -135,13 +137,13 @@ class Admission(Generic[S]):
             return ""  # whatever its size, or it would wait for ever
         left, left_bytes = self.max_batches - self.batches - batches, self.max_bytes - self.bytes - size
         if left < 0:  # guard: enforce the batch budget
-            return f"{self.batches} batches are under way, and max_batches is {self.max_batches}"
+            return f"{counted(self.batches, 'batch')} under way, and max_batches is {self.max_batches}"
         if left_bytes < 0:  # guard: enforce the byte budget
             return f"{_mib(self.bytes)} are under way, it needs {_mib(size)}, and max_bytes is {_mib(self.max_bytes)}"
         # A source that holds much leaves room for others, however long its own commits take.
         if len(self._turns) > 1 and source.batches:
             if source.batches + batches > 2 * left:  # guard: leave room for other sources
-                return f"it has {source.batches} batches under way, and others need room too"
+                return f"it has {counted(source.batches, 'batch')} under way, and others need room too"
             if source.bytes + size > 2 * left_bytes:
                 return f"it has {_mib(source.bytes)} under way, and others need room too"
         return ""

@@ -33,6 +33,10 @@ def commit(sink: Sink, commit: Commit) -> Answer:
         answer: object = sink.commit(commit)
     except Exception as error:  # noqa: BLE001 - a sink may raise anything
         return _answer_for(error)
+    # guard: refuse rows that a sink was not given
+    if isinstance(answer, Fatal) and (unknown := [row for row in answer.rows if row not in range(len(commit))]):
+        given = f"must be from 0 to {len(commit) - 1}, not {unknown[0]!r}"
+        return Fatal(f"the rows that commit() of {type(sink).__name__} refused {given} ({answer.reason})")
     if isinstance(answer, Committed | NotCommitted | MaybeCommitted | Fatal):
         return answer
     return Fatal(f"commit() of {type(sink).__name__} must return an answer such as Committed(), not {answer!r}")

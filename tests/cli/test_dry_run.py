@@ -70,7 +70,7 @@ def test_position_of_a_group_and_differences_of_a_table_are_shown(
     capsys.readouterr()
     assert main(["run", job, "--dry-run"]) == 0
     told = capsys.readouterr().out
-    assert "  group etl would read from sequence 2 on, 1 batches behind\n" in told
+    assert "  group etl would read from sequence 2 on, 1 batch behind\n" in told
     assert "  the sink has: version 1\n  would change: column ref: added, string\n" in told
     assert "dead letters: none; a row that cannot be used halts the runtime\n" in told
     assert files(tmp_path) == before

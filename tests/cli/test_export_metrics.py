@@ -231,16 +231,20 @@ def test_verification_counts_orphans_and_missing_objects(store: MemoryStore, clo
     store.delete([batch])
     watched = watch(Switched(store), clock)
     watched.verify()
-    found = {kind: value for (_name, _url, kind), value in samples_of(watched).items()}
+    found = {labels[-1]: value for labels, value in samples_of(watched).items()}
+    assert found.pop(store.url) == clock.now_ms() / 1000
     assert found == {"orphaned": 1, "missing": 1, "corrupt": 0, "contradictory": 0}
 
 
-def test_verification_that_fails_leaves_the_findings_before_it(store: MemoryStore, clock: ManualClock) -> None:
+def test_verification_that_fails_leaves_the_findings_before_it_with_their_time(
+    store: MemoryStore, clock: ManualClock
+) -> None:
     switched = Switched(store)
     watched = watch(switched, clock)
     watched.verify()
-    assert len(before := samples_of(watched)) == 4
+    assert len(before := samples_of(watched)) == 5
     switched.off = ""
+    clock.advance(3600)
     watched.verify()
     assert samples_of(watched) == before
 

@@ -238,7 +238,7 @@ def test_ctrl_c_while_a_schema_is_inferred_stores_what_was_read(
 ) -> None:
     url = f"file://{tmp_path}/new"
     monkeypatch.setattr("sys.stdin", Interrupted(b'{"id": 1}\n{"id"'))
-    assert "1 rows" in told("produce", url, "--infer", status=130)
+    assert "1 row" in told("produce", url, "--infer", status=130)
     assert rows_in(url) == [{"id": 1}]
 
 

@@ -25,6 +25,7 @@ from forebay.buffer.base.process import this_process
 from forebay.cli import main
 from forebay.cli.job import read_job
 from forebay.runtime import Combining
+from forebay.testing import ManualClock
 
 COMMAND = Path(sys.executable).with_name("forebay")
 
@@ -154,12 +155,12 @@ def test_row_of_a_typed_source_that_the_table_refuses_becomes_a_letter_that_can_
         ("sources = []\n[sink]\nkind = 'parquet'", "names no source: add [[sources]]"),
         ("[[sources]]\nurl = 'memory://x'\nspeed = 1\n[sink]\nkind = 'parquet'", "unknown field `speed`"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'kafka'\nurl = 'x'", "not 'kafka'"),
-        ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'parquet'", "needs url"),
+        ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'parquet'", "[sink] has no url"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'icebrg'\ntable = 'a.b'", "not 'icebrg'"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'function'\nfunction = 'no.such:thing'", "cannot be loaded"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'function'\nfunction = 'json'", "module:function"),
-        ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'iceberg'\ntable = 'a.b'", "needs catalog"),
-        ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'iceberg'\ncatalog = 'x'", "needs table"),
+        ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'iceberg'\ntable = 'a.b'", "[sink] has no catalog"),
+        ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'iceberg'\ncatalog = 'x'", "[sink] has no table"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind='parquet'\nurl='x'\n[decoder]\nkind='json'", "needs columns"),
         (
             "[[sources]]\nurl='memory://x'\n[sink]\nkind='x'\n[decoder]\nkind='json'\ncolumns={a='int'}",
@@ -250,7 +251,7 @@ def test_signal_commits_what_waits_to_be_combined(tmp_path: Path, url: str) -> N
     process = subprocess.Popen([COMMAND, "run", job(tmp_path, url, sink)], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
-        assert any("10 batches wait for more to combine" in line for line in process.stderr)
+        assert any("10 batches waiting for more to combine" in line for line in process.stderr)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate()
     finally:
@@ -287,6 +288,23 @@ def test_run_until_caught_up_refuses_a_source_that_does_not_exist(
     assert main(["run", job(tmp_path, f"file://{missing}", sink), "--until-caught-up"]) == 2
     assert f"error: file://{missing}" in capsys.readouterr().err
     assert not missing.exists()
+
+
+def test_catalog_that_does_not_answer_at_the_start_is_tried_again_for_some_minutes(
+    tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    properties = f"{{ type = 'rest', uri = 'http://127.0.0.1:{port}' }}"
+    sink = f"[sink]\nkind = 'iceberg'\ntable = 'web.clicks'\ncatalog = {properties}\n"
+    clock = ManualClock()
+    began = clock.monotonic()
+    assert main(["run", job(tmp_path, url, sink), "--until-caught-up"], clock=clock) == 2
+    *notes, error = capsys.readouterr().err.splitlines()
+    assert clock.monotonic() - began == 300
+    assert len(notes) == 60
+    assert all("tried again in 5 s: catalog 'default' does not answer" in note for note in notes)
+    assert error.startswith("error: catalog 'default' does not answer")
 
 
 def test_takeover_does_not_wait_for_the_owner_of_the_group(tmp_path: Path, url: str) -> None:

@@ -295,7 +295,7 @@ def test_batch_that_cannot_be_stored_is_told_though_later_ones_can(
     assert main(["produce", "memory://denied-once", "--flush-interval", "0.001"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines()[0] == "1 entries are not known to be durable"
+    assert err.splitlines()[0] == "1 entry not known to be durable"
     assert "error: access was denied" in err
 
 

@@ -208,7 +208,7 @@ def test_manifest_with_a_schema_that_is_missing_is_dumped_all_the_same(shown: Sh
 
 def test_verify_decodes_rows(typed: str, shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:
     """The object has the size and the checksum that are listed, and other columns than the schema."""
-    assert "ok: 1 batches" in shown("verify", typed)
+    assert "ok: 1 batch," in shown("verify", typed)
     store = open_store(typed)
     other = bytes(encode_rows(pa.table({"name": ["x"]})))
     location = f"data/{mint(SystemClock(), system_random())}.parquet"

@@ -42,6 +42,12 @@ def test_everything_is_committed_once_and_acknowledged(profile: str, group: str 
     assert (status.sources[0].committed, status.sources[0].acked, status.sources[0].lag_batches) == (199, 199, 0)
 
 
+@pytest.mark.parametrize("source", ["memory://clicks", Source("memory://clicks")], ids=["url", "source"])
+def test_source_that_is_not_in_a_list_is_refused(source: Any) -> None:
+    with pytest.raises(InvalidInput, match="sources must be a list, not"):
+        Runtime(source, LedgerSink())
+
+
 def test_sink_that_asks_for_order_gets_it_one_at_a_time() -> None:
     class Strict(LedgerSink):
         under_way = most = 0

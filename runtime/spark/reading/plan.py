@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
 
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.read.ahead import size_of
 
@@ -64,7 +65,7 @@ class Task(InputPartition):
         """All that the job reads: each task keeps the holds of all, since others may wait long for their turn."""
 
     def __repr__(self) -> str:
-        return f"Task({sum(len(piece.batches) for piece in self.pieces)} batches)"
+        return f"Task({counted(sum(len(piece.batches) for piece in self.pieces), 'batch')})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -251,3 +251,9 @@ def test_account_in_an_azure_url_is_the_option_that_names_it() -> None:
 def test_account_in_an_azure_url_is_no_other_than_the_option() -> None:
     with pytest.raises(InvalidInput, match="names another account_name"):
         open_store("abfss://container@acct.dfs.core.windows.net/folder", {"account_name": "other"})
+
+
+@pytest.mark.parametrize("url", ["gs://bucket", "az://bucket"])
+def test_endpoint_of_s3_is_refused_for_another_store_and_the_right_option_is_named(url: str) -> None:
+    with pytest.raises(InvalidInput, match="use base_url for gs://, and endpoint for az://"):
+        open_store(url, {"endpoint_url": "http://127.0.0.1:9000"})

@@ -116,7 +116,7 @@ def test_records_and_bytes_go_through_the_format(
     fill(other.open(), [b"a", b"b"], [b"c"])
     assert rows(read(spark, other.url)) == [(b"a",), (b"b",), (b"c",)]
     assert read(spark, other.url, records=True).columns == ["value", "sequence", "index", "ingestion_time", "metadata"]
-    assert "1 batches through the format forebay: only the format adds the columns of records" in told.text
+    assert "1 batch through the format forebay: only the format adds the columns of records" in told.text
     assert "2 batches through the format forebay: it holds bytes" in told.text
 
 
@@ -219,7 +219,7 @@ def test_many_small_files_go_through_the_format(
 ) -> None:
     produce(place, *([{"user": number}] for number in range(101)))
     assert read(spark, place.url).count() == 101
-    assert "101 batches through the format forebay: the files have" in told.text
+    assert "101 batch through the format forebay: the files have" in told.text
 
 
 def test_hold_shows_the_same_moment_to_all_of_its_reads(spark: SparkSession, place: Place) -> None:

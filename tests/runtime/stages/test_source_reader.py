@@ -8,6 +8,7 @@ from typing import Any
 from filled import acked, fill, new_buffer, run, running
 from patience import wait_for
 
+from forebay.buffer.base.counted import counted
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.store.memory import MemoryStore
 from forebay.runtime import Combining, Runtime, RuntimeConfig, Source
@@ -17,7 +18,7 @@ from forebay.testing.ledger import LedgerSink
 
 def waits_to_combine(runtime: Runtime, count: int) -> bool:
     sources = runtime.status().sources
-    return bool(sources) and sources[0].waits_for.startswith(f"{count} batches wait for more to combine")
+    return bool(sources) and sources[0].waits_for.startswith(f"{counted(count, 'batch')} waiting for more to combine")
 
 
 def run_until_batches_wait(store: MemoryStore, sink: LedgerSink, count: int) -> None:
