@@ -1,4 +1,4 @@
-"""Lets Spark find the data source `forebay` by itself (rfcs/0008).
+"""Lets Spark find the data source `forebay` without being told (rfcs/0008).
 
 Spark imports every top-level module whose name starts with `pyspark_`, and one that cannot be imported switches
 discovery off for all of them. So nothing of forebay is loaded here before it is used.

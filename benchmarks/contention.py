@@ -5,7 +5,7 @@ store answered the read and the moment it judged the write: a window of half a r
 append succeeds in each window, however many try. What share of the tries succeed is the share of the time in which
 nobody else has just succeeded; who fails waits as the register does (full jitter, doubling) and tries again. A producer
 sends one append at a time, leaves room for those of others (`forebay.buffer.manifest.pace`), and lists with it all that
-it has stored meanwhile (group commit): so many producers do not fail, they wait.
+it has stored meanwhile (group commit): so with many producers, appends wait and do not fail.
 
 The measurement is `Queue.append` itself, one thread for each producer, on a store in memory that answers as late as
 told; time is simulated, so that minutes of a large fleet take seconds and a busy machine changes nothing.
@@ -83,7 +83,7 @@ def predict(producers: int, interval: float, store: Store) -> Appends:
 
     def rate(success: float) -> float:
         seconds = _update_seconds(success, store)
-        # Whoever sees that others append too leaves them room.
+        # A producer that sees others append leaves them room.
         pace = min(_MOST_SECONDS, _ATTEMPTS_APART * (producers - 1) * seconds * success)
         return producers / max(interval, pace, updates * seconds)
 
@@ -265,7 +265,7 @@ class Turns:
         begin.wait()
         try:
             body()
-        except Exception as error:  # noqa: BLE001 - whoever called `run` is to hear of it
+        except Exception as error:  # noqa: BLE001 - `run` raises it to its caller
             self._failure = error
         self._wake_next()
 

@@ -13,7 +13,7 @@ requests. Cases take turns, and medians are compared; flat means at most a tenth
   the same rate in all. What fills a batch is the rate of its own producer: sixty-four that flush before their batches
   are full would only show that small batches cost more requests, which cost.py shows. So they take turns, each with
   what fills a batch, and wait until it is durable: there are as many batches of the same size and as many appends,
-  whoever makes them. Opening and closing are not counted: a producer lives for hours.
+  with any number of producers. Opening and closing are not counted: a producer lives for hours.
   A producer that shares a manifest must read what others wrote before it appends. That takes a read for each append,
   and a read costs a twelfth of a write. So the writes and the total price must stay flat.
 """
@@ -75,7 +75,7 @@ class _Sizes:
     window_batches: int
     windows: int
     points: tuple[int, ...]
-    """After so many windows one is measured on the way."""
+    """Number of windows after which one is measured on the way."""
     rounds: int
     fleets: tuple[int, ...]
     fleet_batches: int

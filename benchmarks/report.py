@@ -205,7 +205,7 @@ class Line:
     """What a ratio of 1 stands for."""
     label: str
     marks: list[tuple[int, float, str]]
-    """Which case, where, and what a pointer over it is told."""
+    """Name of the case, its place, and the text under a pointer."""
     right: str
 
 

@@ -140,7 +140,7 @@ def _check_latency() -> Iterator[dict[str, Any]]:
 
 def _measure_processor(bench: Bench) -> dict[str, dict[str, float]]:
     """Processor seconds for each GB, in and out, and how small it gets, with the S3 client that takes least."""
-    from places import events, open_places  # noqa: PLC0415  (whoever plans a stream needs no server)
+    from places import events, open_places  # noqa: PLC0415  (planning a stream needs no server)
 
     found = {}
     with open_places() as places:

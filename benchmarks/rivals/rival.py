@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 INTERVAL = 0.1
 """Seconds between flushes, where time to durable is measured."""
 THREADS = 4
-"""As many as a producer uploads with by default; and so many read."""
+"""Number of threads that upload, as in a producer by default, and of threads that read."""
 
 
 class Rival(ABC):

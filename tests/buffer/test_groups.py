@@ -43,7 +43,7 @@ def append(store: MemoryStore, count: int) -> None:
 
 
 def trim(store: MemoryStore, point: int) -> None:
-    """As retention does, whoever has not read them."""
+    """Trim them as retention does, read or not."""
     Queue(store).change_head(lambda head: head.trim(point, {}).touch(), lambda _head: False)
     store.delete([f"data/{i}" for i in range(point)])
 
@@ -183,7 +183,7 @@ def test_two_that_register_a_group_at_once_share_it(store: MemoryStore) -> None:
         rivals: list[Consumer] = []
         script = {} if fault is None else {0: fault}
         late = open_group(RivalFirst(store, script, only={"replace"}), from_=5)
-        assert read(late) == list(range(3, 10)), "whoever came first said where it starts"
+        assert read(late) == list(range(3, 10)), "the first consumer decided where it starts"
         with pytest.raises(Fenced):
             read(rivals[0])
         Groups(store).delete("etl", force=True)

@@ -1,4 +1,4 @@
-"""Holds: rfcs/0005. What is held stays, whoever loses whichever answer; what was lost is told."""
+"""Holds: rfcs/0005. What is held stays, whichever answer is lost; a hold that was lost is reported."""
 
 from __future__ import annotations
 
@@ -574,7 +574,7 @@ def test_renewal_and_expiry_at_the_same_instant_have_one_winner(store: MemorySto
 # Handing over
 
 
-def test_hold_handed_over_stays_and_is_renewed_by_whoever_has_its_ticket(
+def test_hold_handed_over_stays_and_is_renewed_by_the_holder_of_its_ticket(
     store: MemoryStore, clock: ManualClock
 ) -> None:
     with hold(store, from_=3, clock=clock) as held:

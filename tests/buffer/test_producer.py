@@ -45,7 +45,7 @@ from forebay.testing import Fault, FaultyStore, ManualClock
 from forebay.testing.servers import SeaweedServer
 
 NEVER = 10_000.0
-"""A flush interval that no test reaches by itself."""
+"""A flush interval that no test waits for."""
 
 
 def new_buffer(name: str, kind: Kind) -> MemoryStore:

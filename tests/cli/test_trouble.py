@@ -67,7 +67,7 @@ def test_wrong_url_is_told(arguments: list[str], capsys: pytest.CaptureFixture[s
     assert "clicks" in one_error(arguments, "ftp://clicks", capsys)
 
 
-@pytest.mark.parametrize("arguments", [*READING, ["ui", "URL", "--port", "0"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", READING, ids=" ".join)
 def test_missing_buffer_is_told_and_not_created(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +75,21 @@ def test_missing_buffer_is_told_and_not_created(
     told = one_error(arguments, url, capsys)
     assert "not-there" in told
     assert "check the URL" in told
+    assert not (tmp_path / "not-there").exists()
+
+
+def test_page_waits_for_a_buffer_that_is_not_there_and_says_so(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/not-there"
+    process = subprocess.Popen([COMMAND, "ui", url, "--port", "0"], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        assert process.stderr.readline() == (
+            f"nothing was written to {url} yet: the page waits for it. Check the URL if this lasts\n"
+        )
+        assert f"{url} is shown at http://127.0.0.1:" in process.stderr.readline()
+    finally:
+        process.kill()
+        process.communicate()
     assert not (tmp_path / "not-there").exists()
 
 

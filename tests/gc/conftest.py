@@ -50,7 +50,7 @@ class Pool:
         return self.kind.upload(self.store, location, [value], now, now)
 
     def append(self, count: int, *, every: float = 0.0) -> list[str]:
-        """Batches uploaded, so many seconds apart, and listed, thirty-two at a time."""
+        """Upload batches with this number of seconds between them, and list them 32 at a time."""
         batches = []
         for _ in range(count):
             batches.append(self.upload())

@@ -17,7 +17,7 @@ from forebay.testing import FaultyStore
 
 
 class Watched(FaultyStore):
-    """Says when a collection has begun, and fails as many of them as it is told."""
+    """Says when a collection has begun, and fails a given number of them."""
 
     def __init__(self, inner: Any, *, failing: int = 0, error: BaseException | None = None) -> None:
         super().__init__(inner)

@@ -187,7 +187,7 @@ class Between(FaultyStore):
         return super().next_fault(kind)
 
 
-def test_hold_renewed_while_it_is_being_stamped_gets_no_stamp_of_before(pool: Any) -> None:
+def test_hold_renewed_while_it_is_being_stamped_gets_no_old_stamp(pool: Any) -> None:
     fill(pool)
     clock = clock_that_is_wrong_by(pool, 0)
     with held_by(pool, clock) as held:

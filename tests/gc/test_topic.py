@@ -126,7 +126,7 @@ def test_objects_that_cannot_be_deleted_are_named_from_the_topics_url_on(topic: 
     assert list(report.partitions[0].failed) == appended[0][:1]
 
 
-def test_retention_bounds_each_partition_by_itself(topic: Any) -> None:
+def test_retention_limits_each_partition_separately(topic: Any) -> None:
     for pool in topic.partitions:
         pool.append(4, every=100.0)
     topic.age(0)

@@ -57,7 +57,7 @@ def test_entry_with_other_columns_is_named_with_both_schemas() -> None:
 
 
 def test_damaged_streams_give_rows_that_hold_or_a_typed_error() -> None:
-    """The reader believes offsets: without the check, some of these tables crash whoever looks at them."""
+    """The reader believes offsets: without the check, some of these tables crash the process that looks at them."""
     random, good, refused = Random(7), stream(TABLE), 0
     for _ in range(600):
         damaged = bytearray(good)

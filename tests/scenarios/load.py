@@ -86,7 +86,7 @@ def produce(url: str, holds: str, batches: str, entries: str, entry_bytes: str) 
 
 
 def consume(url: str, _holds: str, batches: str, entries: str, entry_bytes: str) -> None:
-    """Read so many batches with workers, a few ahead, and check that every entry is the next one."""
+    """Read this number of batches with workers, a few ahead, and check that every entry is the next one."""
     total, count, size, done = int(batches), int(entries), int(entry_bytes), 0
     tick = threading.Event()
     with Consumer(url, group="load") as consumer, ThreadPoolExecutor(2) as workers:

@@ -3,7 +3,7 @@
 python runtime_child.py KIND SOURCE TARGET KILL
 
 KIND is `delta`, `iceberg`, `parquet`, `buffer` or `callable`. KILL is a number: the process kills itself when the sink
-has made so many commits, before the runtime hears of the last one, and ends if there is nothing left; 0 leaves it to
+has made that number of commits, before the runtime hears of the last one, and ends if there is nothing left; 0 leaves it to
 others to kill it. It writes a line before and after each commit.
 """
 
@@ -67,7 +67,7 @@ def open_sink(kind: str, url: str) -> Sink:
 
 
 class Watched(Sink):
-    """A sink that says what it does, and dies when it is told to."""
+    """A sink that says what it does, and dies on command."""
 
     def __init__(self, inner: Sink, kill_after: int) -> None:
         self._inner = inner

@@ -43,7 +43,7 @@ class Collecting(Process):
 
 
 class Keeping(Process):
-    """Resets and deletes groups, whoever reads them."""
+    """Resets and deletes groups while others read them."""
 
     def work(self) -> None:
         groups = Groups(self.line, clock=self.line.clock, random=self.random)

@@ -264,7 +264,7 @@ class Simulation:
     # What must hold at every write
 
     def watch_acks(self, line: Line, key: str, do: Callable[[], Outcome]) -> Outcome:
-        """Do a conditional write, and check that whoever moves a frontier owns it and has committed what it passes."""
+        """Do a conditional write, and check that a process that moves a frontier owns it and has committed what it passes."""
         is_cursor = key.startswith(f"{CURSORS}/")
         before = self.store.cursor(key) if is_cursor else self._owner()
         outcome = do()
@@ -305,7 +305,7 @@ class Simulation:
         assert not violations, "; ".join(violations)
 
     def _read_rest(self, group: str | None) -> None:
-        """Whoever comes next reads all that is left of a reader, and acknowledges it."""
+        """The next process reads all that is left of a reader, and acknowledges it."""
         who = f"successor of {group}"
         answer = self.journal.call("claim", who, reader=group or "")
         consumer = Consumer(self.store, group=group, clock=self.store_clock, random=self.random)

@@ -141,7 +141,7 @@ class Input:
 
 
 class Lasting(Writing):
-    """A writer with a name and numbered calls: whoever comes after it repeats what it does not know to be durable.
+    """A writer with a name and numbered calls: its successor repeats what it does not know to be durable.
 
     Another of the same name may be at work, though nobody wants it to: a process that was taken for dead.
     """

@@ -102,7 +102,7 @@ class Weather:
     """Stopped for longer than the grace period; a reader is overtaken by another meanwhile."""
     full_disks: float = 0.0
     server_kills: float = 0.0
-    """Of the kills, so many."""
+    """Number of kills of this kind."""
     steps_clock: bool = False
 
 
@@ -196,7 +196,7 @@ class Storm:
     # Weather
 
     def rage(self, kills: int) -> None:
-        """Kill so many, and let everything else happen that the weather has, once at least."""
+        """Kill this number of processes, and let every other kind of weather happen at least once."""
         for strike in self._plan(kills):
             # Long enough for some work, short enough to meet the next one in the middle of it.
             pause(self._pace * self._random.random() * self._random.choice((0.02, 0.1, 0.3)))
@@ -265,7 +265,7 @@ class Storm:
             status = self._nursery.poll(pid)
             if status is not None:
                 self._see_how_it_ended(part, status)
-                self.happened[f"ended by itself: {part.role}"] += 1
+                self.happened[f"ended without a kill: {part.role}"] += 1
                 self._start(part)
 
     def _see_how_it_ended(self, part: Part, status: int) -> None:
@@ -395,7 +395,7 @@ def read_answers(ledger: Path) -> dict[tuple[int, int], str]:
 
 
 def rage(storm: Storm, kills: int) -> str:
-    """A whole storm: so many kills, and the account."""
+    """A whole storm of this number of kills, and the account."""
     with storm:
         storm.rage(kills)
         with suppress(FileNotFoundError):

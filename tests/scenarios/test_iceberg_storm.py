@@ -72,7 +72,7 @@ class Nursery:
                 return pid  # its end, if it ends at once, is noticed by `watch`
 
     def watch(self, pid: int, commits: int, feed: Callable[[], None]) -> None:
-        """Feed a runtime until it has made so many attempts to commit, or has ended by itself."""
+        """Feed a runtime until it has made this number of attempts to commit, or has ended."""
         deadline = time.monotonic() + PATIENCE
         while commits:
             assert time.monotonic() < deadline, "the runtime does nothing"

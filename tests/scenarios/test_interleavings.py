@@ -356,7 +356,7 @@ def test_hold_taken_while_a_trim_is_decided_stops_the_trim(story: Story) -> None
 # Groups
 
 
-def test_group_deleted_and_made_again_begins_anew_and_fences_the_consumer_of_before(story: Story) -> None:
+def test_group_deleted_and_made_again_begins_anew_and_fences_its_old_consumer(story: Story) -> None:
     story.fill(2)
     before = story.read_all("etl")
     Groups(story.store, clock=story.clock, random=story.random).delete("etl", force=True)

@@ -158,7 +158,7 @@ def kill_at_random(kind: str, urls: Urls, random: Random) -> None:
     with child(kind, urls) as process:
         assert process.stdout is not None
         for _ in range(random.randrange(1, 9)):
-            assert process.stdout.readline(), f"it ended by itself: {process.communicate()[1]}"
+            assert process.stdout.readline(), f"it ended too early: {process.communicate()[1]}"
         threading.Event().wait(random.random() * 0.03)
         process.kill()
         assert process.wait(PATIENCE) == -9

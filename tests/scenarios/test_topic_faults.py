@@ -1,6 +1,6 @@
 """Topics under faults: rfcs/0005, "Topics".
 
-Whoever dies and whatever answer is lost while a topic is made or grows: the count never falls, every partition below it
+A process dies or an answer is lost while a topic is made or grows: the count never falls, every partition below it
 exists with every group of the topic, and repeating the call finishes it. Nothing is lost, doubled or put out of order
 by producers and readers meanwhile.
 """

@@ -1,4 +1,4 @@
-"""Batches that unpack to far more than they should: `Corrupt`, within bounded memory, whoever reads them.
+"""Batches that unpack to far more than they should: `Corrupt`, within bounded memory, for every reader.
 
 What one decoder makes of hostile bytes is in tests/buffer/format/test_batch_hostile.py. Here is what reaches it, and
 with which bound. Mutation note: the bound by `facts.raw_bytes` in `FetchHandle.fetch`, removed, fails tests here.

@@ -97,7 +97,7 @@ def test_dependencies_are_few_and_are_those_that_are_documented() -> None:
 def test_no_module_runs_code_that_it_reads() -> None:
     """Pickles come from Spark and from users alone.
 
-    Within such a one, `options.py` undoes what it made of options, and `shipping.py` unpacks what it packed.
+    In such a process, `options.py` undoes what it made of options, and `shipping.py` unpacks what it packed.
     """
     for path in SOURCES:
         for node in nodes(path):

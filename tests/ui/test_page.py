@@ -158,7 +158,9 @@ def test_empty_buffer_says_so(browser: Browser, show: Show, store: MemoryStore) 
     assert "No batch is listed now." in browser.text("#newest")
 
 
-def test_missing_buffer_says_what_to_do_and_fills_by_itself(browser: Browser, show: Show, store: MemoryStore) -> None:
+def test_missing_buffer_says_what_to_do_and_is_shown_once_it_is_there(
+    browser: Browser, show: Show, store: MemoryStore
+) -> None:
     show(store)
     browser.wait_for("missing")
     assert "There is no buffer here yet" in browser.text("#vacant")

@@ -69,7 +69,9 @@ def test_before_the_first_look_there_is_nothing_to_show(store: MemoryStore, cloc
     assert (state["condition"], state["seen"], state["error"], state["points"]) == ("starting", None, None, [])
 
 
-def test_missing_buffer_is_told_with_advice_and_fills_by_itself(store: MemoryStore, clock: ManualClock) -> None:
+def test_missing_buffer_is_reported_with_advice_and_shown_once_it_is_there(
+    store: MemoryStore, clock: ManualClock
+) -> None:
     sampler = sampler_of(store, clock)
     state = sampled(sampler)
     assert (state["condition"], state["error"]["kind"]) == ("missing", "NotFound")

@@ -201,7 +201,7 @@ def test_batch_without_a_checksum_is_read_again_if_it_does_not_decode() -> None:
     assert list(fetcher.decode(found, bytes(damaged)).entries) == [b"a" * 1000, b"b" * 1000]
 
 
-def test_object_that_stays_damaged_is_read_so_many_times_with_pauses_and_then_corrupt() -> None:
+def test_object_that_stays_damaged_is_read_three_times_with_pauses_and_then_corrupt() -> None:
     store = new_buffer("stays-damaged")
     (found,) = Queue(store).descriptors(0, 1)
     store.put(found.location, b"something else")

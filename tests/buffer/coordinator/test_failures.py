@@ -289,7 +289,7 @@ async def await_it(handle):
 
 
 def test_fatal_error_lets_go_of_every_write_that_waits(rig, parts):
-    """Handles are nothing to the garbage collector: whoever queued them must not keep them."""
+    """The garbage collector does not track handles, so the queue must not keep them."""
     one = rig(channels=("default", "held"))
     gate = one.storage.gate("a")
     one.coordinator.channel("held").pause()

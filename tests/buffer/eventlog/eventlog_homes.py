@@ -83,7 +83,7 @@ class Background(Thread):
     def run(self) -> None:
         try:
             self._result = self._call()
-        except BaseException as error:  # noqa: BLE001 - for whoever asks for the result
+        except BaseException as error:  # noqa: BLE001 - for the caller of `result`
             self._error = error
 
     def result(self) -> Any:

@@ -195,7 +195,7 @@ def test_topic_that_nobody_made_reads_as_one_empty_partition(log: EventLog) -> N
 # Reading
 
 
-def test_range_begins_after_an_offset_and_has_at_most_so_many(log: EventLog) -> None:
+def test_range_begins_after_an_offset_and_has_a_maximum_length(log: EventLog) -> None:
     log.append_many("jobs", [Event("a") for _ in range(5)])
     log.append_many("jobs", [Event("a") for _ in range(5)])
     assert offsets(log.read_range("jobs")) == list(range(10))

@@ -70,7 +70,7 @@ def test_as_many_as_the_depth_may_wait_and_one_more_may_not(home: Home) -> None:
     assert caught.value.last == {0: 2}
 
 
-def test_history_is_given_before_the_lag_behind_it_is_told(home: Home) -> None:
+def test_history_is_given_before_the_lag_is_reported(home: Home) -> None:
     log = home.open(depth=2)
     log.create_topic("jobs", 2)
     fill(log, 5)

@@ -204,7 +204,7 @@ def test_start_that_cannot_be_is_refused(log: EventLog, wrong: Any) -> None:
 # Ending
 
 
-def test_closing_wakes_whoever_waits_and_ends_the_iteration(log: EventLog) -> None:
+def test_closing_wakes_waiting_threads_and_ends_the_iteration(log: EventLog) -> None:
     records, assignment = log.subscribe("jobs", {0: 0})
     waiting = Background(lambda: list(records))
     records.close()
@@ -373,7 +373,7 @@ def test_what_is_no_event_is_corrupt_and_says_where() -> None:
 
 def test_waiting_looks_less_and_less_often_while_nothing_comes() -> None:
     class Hasty(ManualClock):
-        """Whoever waits on it finds that the time is over at once."""
+        """A thread that waits on it finds that the time is over at once."""
 
         def wait_until(self, condition: threading.Condition, deadline: float | None) -> bool:
             assert deadline is not None

@@ -1,4 +1,4 @@
-"""Migration from version 1 to 2: rfcs/0005. Whoever appends, consumes, dies or loses an answer meanwhile."""
+"""Migration from version 1 to 2: rfcs/0005. Others append, consume, die or lose an answer meanwhile."""
 
 from __future__ import annotations
 

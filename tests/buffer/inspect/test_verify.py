@@ -350,7 +350,7 @@ def test_walk_changes_nothing(native: MemoryStore) -> None:
     assert not store.calls.keys() & {"put", "create", "replace", "delete"}
 
 
-def test_at_most_so_many_batches_are_fetched_at_once(native: MemoryStore) -> None:
+def test_number_of_batches_fetched_at_once_is_limited(native: MemoryStore) -> None:
     append(native, 40)
     lock, now, most = threading.Lock(), 0, 0
     all_there = threading.Event()

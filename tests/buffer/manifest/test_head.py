@@ -1,4 +1,4 @@
-"""The head of a version 2 manifest by itself, and through its segments: whatever is appended, sealed and trimmed."""
+"""The head of a version 2 manifest, alone and with its segments, while batches are appended, sealed and trimmed."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def test_writers_are_bounded_and_the_least_recent_is_forgotten() -> None:
 
 
 class EvictingStore(FaultyStore):
-    """Just before a writer looks what became of its append, so many others come that it is forgotten."""
+    """Just before a writer looks for its append, so many others append that the writer is forgotten."""
 
     armed = False
 

@@ -60,7 +60,7 @@ def open_register(store: Any, clock: ManualClock, **settings: Any) -> Register[A
 # The store
 
 
-def test_store_takes_as_many_writes_of_one_object_as_it_is_told(inner: MemoryStore, clock: ManualClock) -> None:
+def test_store_takes_the_given_rate_of_writes_of_one_object(inner: MemoryStore, clock: ManualClock) -> None:
     store = ThrottledStore(inner, 2.0, retry_after=0.5, clock=clock)
     first = store.create("a", b"1")
     assert isinstance(first, Applied)

@@ -41,7 +41,7 @@ def store(request: pytest.FixtureRequest, kind: Kind) -> MemoryStore:
 
 
 def fill(store: MemoryStore, batches: dict[int, int], clock: ManualClock | None = None) -> None:
-    """Give each partition so many batches of one entry that says where it is."""
+    """Give each partition this number of batches, each of one entry that names its place."""
     topic = Topic(store)
     for number, count in batches.items():
         with ValueProducer(topic.partition(number), flush_interval=1000, clock=clock) as producer:
@@ -335,7 +335,7 @@ def test_processes_share_a_topic_by_partitions(store: MemoryStore) -> None:
     assert sorted(read_all(other)) == [b"1/0", b"1/1"]
 
 
-def test_group_is_made_in_every_partition_whoever_reads_which(store: MemoryStore) -> None:
+def test_group_is_made_in_every_partition_also_in_those_that_others_read(store: MemoryStore) -> None:
     """Else the collector could trim what another process was about to read."""
     fill(store, {0: 1, 1: 1, 2: 1})
     TopicConsumer(store, group="etl", from_="latest", partitions=[0]).close()

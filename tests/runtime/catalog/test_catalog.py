@@ -50,7 +50,7 @@ def test_wrong_first_state_is_refused_before_anything_is_appended(rig: Rig, stat
     assert rig.log.high_water_marks(TOPIC) == [0] * PARTITIONS
 
 
-def test_refusal_by_the_view_reaches_whoever_wrote_it_and_nobody_else(rig: Rig) -> None:
+def test_refusal_by_the_view_reaches_its_writer_and_nobody_else(rig: Rig) -> None:
     one, two = rig.open(), rig.open()
     one.add(segment())
     with pytest.raises(InvalidInput, match="delete_finished cannot follow"):

@@ -1,7 +1,7 @@
-"""A Delta table that takes each commit once, whoever repeats it, and whatever becomes of the answer.
+"""A Delta table that takes each commit once, even if it is repeated or its answer is lost.
 
 Mutation notes: `app_transactions` removed, the look before the append, or a table opened anew for the append
-(`write_deltalake(self.url, …)`, which looks again by itself) fail tests here.
+(`write_deltalake(self.url, …)`, which looks at the table again) fail tests here.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def test_url_has_the_spelling_that_stores_have(written: str, url: str) -> None:
 def test_lost_answer_to_the_version_is_found_out_and_nothing_is_doubled(
     weed: SeaweedServer, proxy: FaultProxy, fault: Fault
 ) -> None:
-    """The client asks again by itself and meets its own version; whatever it says then, the table has it once."""
+    """The client retries and meets its own version. The table has the commit once, whatever the client answers."""
     url = f"s3://tests/delta-{fault.name}"
     sink = DeltaSink(url, storage_options={**weed.storage_options, "endpoint_url": proxy.endpoint_url})
     sink.commit(commit_of(0))

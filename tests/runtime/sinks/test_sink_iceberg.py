@@ -1,4 +1,4 @@
-"""An Iceberg table that takes each commit once, whoever repeats it, and whatever becomes of the answer (rfcs/0011)."""
+"""An Iceberg table that takes each commit once, even if it is repeated or its answer is lost (rfcs/0011)."""
 
 from __future__ import annotations
 

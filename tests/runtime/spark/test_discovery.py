@@ -1,4 +1,4 @@
-"""Spark finds forebay by itself, and forebay breaks nobody else's discovery."""
+"""Spark finds forebay without `register`, and forebay breaks nobody else's discovery."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def acknowledged(store: ObjectStore) -> int:
 
 
 def has_moved_on(running: subprocess.Popen[bytes], store: ObjectStore, batches: int) -> bool:
-    """Whether the stream has acknowledged more than so many batches, or the driver has ended."""
+    """Whether the stream has acknowledged more than this number of batches, or the driver has ended."""
     return acknowledged(store) > batches or running.poll() is not None
 
 

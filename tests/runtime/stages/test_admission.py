@@ -15,7 +15,7 @@ from forebay.testing.commits import make_batch
 
 
 class Waiting:
-    """A source whose portions have so many batches, of so many bytes each."""
+    """A source whose portions have this number of batches, each of this size."""
 
     def __init__(self, *portions: tuple[int, int]) -> None:
         self.ready: deque[Portion] = deque()

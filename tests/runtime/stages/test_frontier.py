@@ -49,7 +49,7 @@ def test_unknown_in_the_middle_holds_it() -> None:
     assert frontier.advance(9.0) == 0
 
 
-def test_ack_is_due_after_so_many_commits_or_so_many_seconds() -> None:
+def test_ack_is_due_after_a_number_of_commits_or_seconds() -> None:
     waiting = portions([2, 2, 2, 2])
     frontier = Frontier(every=3, seconds=5.0)
     for portion in waiting:

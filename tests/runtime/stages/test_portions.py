@@ -53,6 +53,6 @@ def test_gap_that_retention_left_ends_a_portion() -> None:
     assert ranges(cut.close()) == [(7, 8)]
 
 
-def test_portion_of_tiny_batches_ends_at_so_many_that_others_have_room() -> None:
+def test_portion_of_tiny_batches_is_limited_so_that_others_have_room() -> None:
     cut = builder(combining=Combining(10**9), max_batches=3)
     assert ranges(cut.add(batches(*range(7)), 0.0)) == [(0, 2), (3, 5)]
