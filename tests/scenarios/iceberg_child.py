@@ -4,7 +4,7 @@ python iceberg_child.py SOURCE TARGET LEDGER
 
 It reads commands, a line each, and forks a process for each runtime, so that one costs no time to import. `start SEED`
 starts one, which takes over the group. It writes `PID born`, `PID end ANSWER` after each commit, `PID ended` if it
-stops without a signal, and `PID dies` before it kills itself in the middle of a call of the catalog. `reap PID` waits for its
+stops unasked, and `PID dies` before it kills itself in the middle of a call of the catalog. `reap PID` waits for its
 end and writes `PID reaped`. Each fault of the catalog is a line of the file LEDGER.
 """
 

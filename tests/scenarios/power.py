@@ -2,7 +2,7 @@
 
 The model is the one of ALICE (Pillai et al., OSDI 2014): a power cut keeps only what was synced. The bytes of a file
 survive if the file was synced after they were written. A name survives if its folder was synced after the name
-changed. Whatever was not synced may survive or not, each change independently and in any order. A rename within a folder
+changed. Whatever was not synced may survive or not, each change alone and in any order. A rename within a folder
 is atomic.
 """
 

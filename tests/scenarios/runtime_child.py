@@ -3,8 +3,8 @@
 python runtime_child.py KIND SOURCE TARGET KILL
 
 KIND is `delta`, `iceberg`, `parquet`, `buffer` or `callable`. KILL is a number: the process kills itself when the sink
-has made that number of commits, before the runtime hears of the last one, and ends if there is nothing left; 0 leaves it to
-others to kill it. It writes a line before and after each commit.
+has made that number of commits, before the runtime hears of the last one, and ends if there is nothing left. With 0,
+others kill it. It writes a line before and after each commit.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ class Simulation:
     # What must hold at every write
 
     def watch_acks(self, line: Line, key: str, do: Callable[[], Outcome]) -> Outcome:
-        """Do a conditional write, and check that a process that moves a frontier owns it and has committed what it passes."""
+        """Do a conditional write, and check that the mover of a frontier owns it and has committed what it passes."""
         is_cursor = key.startswith(f"{CURSORS}/")
         before = self.store.cursor(key) if is_cursor else self._owner()
         outcome = do()

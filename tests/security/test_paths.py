@@ -1,4 +1,4 @@
-"""Names in a manifest come from anyone who could write it: none of them leads a reader or the collector out of the buffer.
+"""Anyone who can write a manifest chooses its names: none of them leads a reader or the collector out of the buffer.
 
 Mutation notes: `check_key` in `describe` (version 2), in `_decode_entry` (version 1) and in the stores, `is_ulid` in
 `Segments._load`, `_check_names` in `read_head`: each removed fails a test here.
