@@ -16,6 +16,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import changes
+import compression
 import contention
 import cost
 import performance
@@ -183,7 +184,7 @@ def test_missed_promise_is_the_exit_status(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_every_script_is_found_and_asks_a_question() -> None:
     found = load_main().find_scripts()
     assert {"codec", "cost", "produce", "consume", "scale"} <= set(found)
-    assert not {"harness", "places", "report", "changes", "contention", "sizing"} & set(found)
+    assert not {"harness", "places", "report", "corpora", "changes", "contention", "sizing"} & set(found)
     for name in found:
         first = (BENCHMARKS / f"{name}.py").read_text().splitlines()[0]
         assert first.endswith("?"), f"benchmarks/{name}.py begins with {first}"
@@ -300,8 +301,14 @@ def test_page_says_what_scale_computes_from_what_was_measured(path: Path, make: 
 
 def test_performance_page_says_what_was_measured() -> None:
     page = performance.PAGE.read_text()
-    made = performance.make_page(page, performance.read_figures("cpu"), performance.read_figures("growth"))
+    made = performance.make_page(page, {name: performance.read_figures(name) for name in performance.SCRIPTS})
     assert page == made, "run `python benchmarks/performance.py`"
+
+
+def test_price_of_a_compression_is_its_processor_time_and_its_storage() -> None:
+    # 3,600 s for a TB, which is one hour; and a quarter of a TB for a tenth of a month.
+    found = {"produce": 2.6, "read": 1.0, "stored": 0.25}
+    assert compression.dollars(found, 72) == pytest.approx(0.0405 + 250 * 0.023 / 10)
 
 
 def test_scale_command_answers_for_any_stream(
