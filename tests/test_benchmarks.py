@@ -19,6 +19,7 @@ import changes
 import compression
 import contention
 import cost
+import headlines
 import performance
 import report
 import scale
@@ -184,7 +185,7 @@ def test_missed_promise_is_the_exit_status(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_every_script_is_found_and_asks_a_question() -> None:
     found = load_main().find_scripts()
     assert {"codec", "cost", "produce", "consume", "scale"} <= set(found)
-    assert not {"harness", "places", "report", "corpora", "changes", "contention", "sizing"} & set(found)
+    assert not {"harness", "places", "report", "headlines", "corpora", "changes", "contention", "sizing"} & set(found)
     for name in found:
         first = (BENCHMARKS / f"{name}.py").read_text().splitlines()[0]
         assert first.endswith("?"), f"benchmarks/{name}.py begins with {first}"
@@ -241,6 +242,33 @@ def test_page_of_the_committed_results_holds_every_script(tmp_path: Path) -> Non
     assert set(outline.sections) == {path.stem for path in (BENCHMARKS / "results").glob("*.json")}
     assert len(re.findall(r"<svg viewBox=\"0 0 960", page)) == len(outline.sections)
     assert "NaN" not in page
+
+
+def test_first_screen_has_a_ratio_for_every_line() -> None:
+    runs = {run["name"]: run for run in report.load(BENCHMARKS / "results")}
+    for lines in headlines.QUESTIONS.values():
+        for line in lines:
+            assert isinstance(line.found, str) or line.found.find(runs)
+    assert headlines.Figure("absent", "group", "case", "ceiling").find(runs) == []
+
+
+def test_reasons_are_of_promises_that_exist() -> None:
+    runs = {run["name"]: run for run in report.load(BENCHMARKS / "results")}
+    for script, reasons in headlines.read_reasons().items():
+        for part in reasons:
+            assert any(part in promise["text"] for promise in runs[script]["promises"]), f"[{script}] {part}"
+
+
+def test_missed_promise_without_a_reason_comes_first() -> None:
+    missed = [
+        {"text": text, "found": found, "least": 1.0}
+        for text, found in (("DuckDB", 0.3), ("close", 0.96), ("far", 0.9), ("DuckDB again", 0.2))
+    ]
+    (_, unexplained), (reason, same), (near, close) = headlines.explain("scan", missed)
+    assert [each["text"] for each in unexplained] == ["far"]
+    assert [each["text"] for each in same] == ["DuckDB", "DuckDB again"]
+    assert reason.startswith("A scan")
+    assert (near, close) == (headlines.BY_A_LITTLE, [missed[1]])
 
 
 # Scale
