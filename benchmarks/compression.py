@@ -52,12 +52,14 @@ _numbers = count()
 def run(bench: Bench) -> None:
     from places import open_places  # noqa: PLC0415  (the table of the page needs no server)
 
+    figures: dict[str, dict[str, dict[str, float]]] = {}
     with open_places() as places:
         for corpus in make_corpora((1 << 20) if bench.quick else _CORPUS_BYTES):
             for form, calls in (("bytes", corpus.lines), ("rows", corpus.rows)):
-                bench.figures[f"{corpus.name}, {form}"] = _measure(bench, places[-1], corpus, form, calls)
+                figures[f"{corpus.name}, {form}"] = _measure(bench, places[-1], corpus, form, calls)
+    bench.figures = dict(figures)
     for form, default in DEFAULTS.items():
-        found = [each for name, each in bench.figures.items() if name.endswith(f", {form}")]
+        found = [each for name, each in figures.items() if name.endswith(f", {form}")]
         for case in (case for case in CASES if case != default):
             for kept, hours in KEPT_HOURS.items():
                 more = (dollars(each[case], hours) / dollars(each[default], hours) - 1 for each in found)

@@ -307,24 +307,24 @@ def _audit(random: Random) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 def _metrics(random: Random) -> Iterator[tuple[bytes, dict[str, Any]]]:
     sites = [f"plant-{number:02d}" for number in range(25)]
-    devices = [[f"sensor-{random.getrandbits(40):010x}", random.choice(sites), 0] for _ in range(_DEVICES)]
+    devices = [[f"sensor-{random.getrandbits(40):010x}", random.choice(sites)] for _ in range(_DEVICES)]
     state = [
         [random.gauss(22, 6), random.gauss(50, 15), random.gauss(1013, 8), random.uniform(3.2, 4.1)] for _ in devices
     ]
     versions = _Zipf(random, ["4.2.1", "4.2.0", "4.1.7", "3.9.12"], 1.5)
-    firmware = [versions.pick() for _ in devices]
+    firmware, sent = [versions.pick() for _ in devices], [0] * _DEVICES
     for number, time in enumerate(_times(random, 800)):
         # They report in turns, not quite in the same order every time.
         at = (number + random.randrange(-20, 20)) % _DEVICES
         device, values = devices[at], state[at]
-        device[2] += 1
+        sent[at] += 1
         for which, step in enumerate((0.15, 0.4, 0.1, -0.00005)):
             values[which] += random.gauss(0, step) if step > 0 else step
         row = {
             "device": device[0],
             "site": device[1],
             "ts": int(time.timestamp() * 1000),
-            "seq": device[2],
+            "seq": sent[at],
             "fw": firmware[at],
             "temperature": round(values[0], 2),
             "humidity": round(values[1], 1),

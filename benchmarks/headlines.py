@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Run = dict[str, Any]
-Promises = list[dict[str, Any]]
 
 REASONS: Final = Path(__file__).resolve().parent / "reasons.toml"
 SIZES: Final = ("1 KiB", "100 B")
@@ -49,7 +48,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Comparison:
     """One form of forebay against one other thing."""
 
     what: str
@@ -58,42 +57,44 @@ class Line:
     """Where the ratios are, or what was found outside."""
 
 
-def _kafka(what: str, group: str, case: str, peer: str = "Kafka") -> Line:
-    return Line(what, "Kafka", Figure("kafka", group, f"forebay, {case}", peer))
+def _kafka(what: str, group: str, case: str, peer: str = "Kafka") -> Comparison:
+    return Comparison(what, "Kafka", Figure("kafka", group, f"forebay, {case}", peer))
 
 
-def _peers(group: str) -> tuple[Line, ...]:
+def _peers(group: str) -> tuple[Comparison, ...]:
     return tuple(
-        Line("bytes", shown, Figure("peers", group, "forebay", peer))
+        Comparison("bytes", shown, Figure("peers", group, "forebay", peer))
         for shown, peer in (("Parquet files", "Parquet puts"), ("Delta", "Delta appends"))
     )
 
 
-QUESTIONS: Final[dict[str, tuple[Line, ...]]] = {
+QUESTIONS: Final[dict[str, tuple[Comparison, ...]]] = {
     "Storing events until they are durable": (
-        Line("bytes", "ceiling", Figure("produce", "S3 by obstore, {}", "Arrow, 4 threads", "zstd + bare puts")),
-        Line("rows", "ceiling", Figure("typed", "produce Arrow, {}", "forebay", "pyarrow + bare puts")),
+        Comparison("bytes", "ceiling", Figure("produce", "S3 by obstore, {}", "Arrow, 4 threads", "zstd + bare puts")),
+        Comparison("rows", "ceiling", Figure("typed", "produce Arrow, {}", "forebay", "pyarrow + bare puts")),
         *_peers("in, S3, {}"),
         _kafka("bytes", "produce until durable, {}", "bytes"),
         _kafka("rows", "produce until durable, {}", "typed from Arrow"),
-        Line("bytes", _RUST, "1.6 to 2.05 in MB/s, 0.82 to 0.94 in processor time"),
+        Comparison("bytes", _RUST, "1.6 to 2.05 in MB/s, 0.82 to 0.94 in processor time"),
     ),
     "Reading them in Python": (
-        Line(
+        Comparison(
             "bytes",
             "ceiling",
             Figure("consume", "S3 by obstore, {}, 4 workers", "workers to Arrow", "bare gets + zstd"),
         ),
-        Line("rows", "ceiling", Figure("typed", "read, {}", "forebay", "bare gets + read_table")),
+        Comparison("rows", "ceiling", Figure("typed", "read, {}", "forebay", "bare gets + read_table")),
         *_peers("out, S3, {}"),
-        Line("bytes, to Arrow", _RUST, "1.4 to 1.66 in MB/s, 1.4 to 1.9 in processor time"),
-        Line("bytes, to objects", _RUST, "0.82 to 1.22 in MB/s"),
+        Comparison("bytes, to Arrow", _RUST, "1.4 to 1.66 in MB/s, 1.4 to 1.9 in processor time"),
+        Comparison("bytes, to objects", _RUST, "0.82 to 1.22 in MB/s"),
     ),
     "A job in Spark: counting bytes, the average by page of rows": (
-        Line("bytes", "Parquet files", Figure("spark_read", "count, sum(length): value, {}", "forebay", "Parquet")),
+        Comparison(
+            "bytes", "Parquet files", Figure("spark_read", "count, sum(length): value, {}", "forebay", "Parquet")
+        ),
         _kafka("bytes", "batch: count, sum(length), {}", "bytes"),
         _kafka("rows, by the format", "batch: average by page, {}", "typed, format"),
-        _kafka("rows, by `read`", "batch: average by page, {}", "typed, read"),
+        _kafka("rows, by spark.read", "batch: average by page, {}", "typed, read"),
     ),
     "A stream in Spark, which takes everything that is there": (
         _kafka("bytes", "AvailableNow: count, sum(length), {}", "bytes"),
@@ -104,27 +105,33 @@ QUESTIONS: Final[dict[str, tuple[Line, ...]]] = {
         _kafka("visible", "time to visible in a stream of Spark", "flush_interval=0.1", "Kafka, linger.ms=100"),
     ),
     "Memory, and an append while 20,000 batches wait": (
-        Line("peak, producing", _RUST, "271 to 619 MiB, against 74 to 280"),
-        Line("peak, consuming", _RUST, "182 to 733 MiB, against 74 to 257"),
-        Line("append", _RUST, "3.9 ms and 10 kB, against 34.5 ms and 3.2 MB"),
+        Comparison("peak, producing", _RUST, "271 to 619 MiB, against 74 to 280"),
+        Comparison("peak, consuming", _RUST, "182 to 733 MiB, against 74 to 257"),
+        Comparison("append", _RUST, "3.9 ms and 10 kB, against 34.5 ms and 3.2 MB"),
     ),
 }
 
 
 _NEAR = 0.95
-BY_A_LITTLE: Final = "Missed by less than 5 %, and runs of this machine differ by as much."
+BY_A_LITTLE: Final = "Missed by less than 5 %; runs of this machine differ by as much."
 
 
-def explain(script: str, missed: Sequence[dict[str, Any]]) -> list[tuple[str, Promises]]:
-    """Return each reason with the missed promises that it explains. Those that nothing explains are first, under ""."""
-    known = read_reasons().get(script, {})
-    found: dict[str, Promises] = {}
-    for promise in missed:
-        reason = next((known[part] for part in known if part in promise["text"]), "")
-        if not reason and promise["found"] >= _NEAR * promise["least"]:
-            reason = BY_A_LITTLE
-        found.setdefault(reason, []).append(promise)
-    return sorted(found.items(), key=lambda item: item[0] != "")
+def explain(runs: Sequence[Run]) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """Return the missed promises and their scripts by reason: first those that nothing explains, under ""."""
+    reasons = read_reasons()
+    found: dict[str, list[tuple[str, dict[str, Any]]]] = {"": []}
+    near = []
+    for run in runs:
+        known = reasons.get(run["name"], {})
+        for promise in run["promises"]:
+            if promise["kept"]:
+                continue
+            reason = next((known[part] for part in known if part in promise["text"]), "")
+            if not reason and promise["found"] >= _NEAR * promise["least"]:
+                near.append((run["name"], promise))
+            else:
+                found.setdefault(reason, []).append((run["name"], promise))
+    return {reason: these for reason, these in (*found.items(), (BY_A_LITTLE, near)) if these}
 
 
 def read_reasons() -> dict[str, dict[str, str]]:

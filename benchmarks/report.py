@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections import Counter
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from headlines import Line
+    from headlines import Comparison
 
 Run = dict[str, Any]
 
@@ -79,7 +80,7 @@ def _comparison(runs: Sequence[Run]) -> Iterator[str]:
     yield f'</table><p class="facts">{escape(OUTSIDE)}</p>'
 
 
-def _line(line: Line, runs: Mapping[str, Run]) -> Iterator[str]:
+def _line(line: Comparison, runs: Mapping[str, Run]) -> Iterator[str]:
     begin = f"<tr><td>{escape(line.what)}</td><td>{escape(line.against)}</td>"
     if isinstance(line.found, str):
         yield f'{begin}<td class="n" colspan="2">{escape(line.found)}</td></tr>'
@@ -90,18 +91,16 @@ def _line(line: Line, runs: Mapping[str, Run]) -> Iterator[str]:
 
 
 def _reasons(runs: Sequence[Run]) -> Iterator[str]:
-    """What was missed, by reason."""
+    """What was missed, by reason: those that nobody has explained first."""
     yield "<h2>Missed, and why</h2>"
-    yield '<table><tr><th>script</th><th class="n">missed</th><th>nearest and farthest</th><th>why</th></tr>'
-    for run in runs:
-        for reason, promises in explain(run["name"], _missed(run)):
-            reached = [f"{math.floor(100 * _margin(promise))} %" for promise in reversed(promises)]
-            shown = escape(reason) if reason else '<b class="missed">No reason is known.</b>'
-            yield (
-                f'<tr><td><a href="#{run["name"]}">{run["name"]}</a></td>'
-                f'<td class="n">{len(promises)} of {len(run["promises"])}</td>'
-                f"<td>{' to '.join(dict.fromkeys((reached[0], reached[-1])))}</td><td>{shown}</td></tr>"
-            )
+    yield '<table><tr><th>why</th><th>promises</th><th class="n">reached</th></tr>'
+    for reason, missed in explain(runs).items():
+        counts = Counter(name for name, _ in missed)
+        names = ", ".join(f'<a href="#{name}">{name}</a> {count}' for name, count in counts.items())
+        reached = sorted(math.floor(100 * _margin(promise)) for _, promise in missed)
+        share = " to ".join(f"{each}" for each in dict.fromkeys((reached[0], reached[-1])))
+        why = escape(reason) if reason else '<b class="missed">No reason is known.</b>'
+        yield f'<tr><td>{why}</td><td>{names}</td><td class="n">{share} %</td></tr>'
     yield "</table>"
 
 

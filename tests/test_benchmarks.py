@@ -259,16 +259,17 @@ def test_reasons_are_of_promises_that_exist() -> None:
             assert any(part in promise["text"] for promise in runs[script]["promises"]), f"[{script}] {part}"
 
 
-def test_missed_promise_without_a_reason_comes_first() -> None:
-    missed = [
-        {"text": text, "found": found, "least": 1.0}
-        for text, found in (("DuckDB", 0.3), ("close", 0.96), ("far", 0.9), ("DuckDB again", 0.2))
-    ]
-    (_, unexplained), (reason, same), (near, close) = headlines.explain("scan", missed)
-    assert [each["text"] for each in unexplained] == ["far"]
-    assert [each["text"] for each in same] == ["DuckDB", "DuckDB again"]
-    assert reason.startswith("A scan")
-    assert (near, close) == (headlines.BY_A_LITTLE, [missed[1]])
+def test_missed_promises_are_shown_by_reason_those_without_one_first() -> None:
+    runs = [finished("scan", DuckDB=0.3, close=0.96, far=0.9, kept=1.0), finished("other", DuckDB=0.2)]
+    found = {
+        reason: [(name, each["text"]) for name, each in these] for reason, these in headlines.explain(runs).items()
+    }
+    (unexplained, known, near) = found
+    assert found[unexplained] == [("scan", "far"), ("other", "DuckDB")]
+    assert unexplained == ""
+    assert known.startswith("A scan")
+    assert found[known] == [("scan", "DuckDB")]
+    assert (near, found[near]) == (headlines.BY_A_LITTLE, [("scan", "close")])
 
 
 # Scale
