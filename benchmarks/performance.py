@@ -1,6 +1,6 @@
 """The tables of docs/performance.md, written by `python benchmarks/performance.py` from what was measured.
 
-`python benchmarks cpu growth` measures, and keeps it in benchmarks/results.
+`python benchmarks cpu compression growth` measures, and keeps it in benchmarks/results.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import compression
 from cost import put_tables
 
 if TYPE_CHECKING:
@@ -20,18 +21,22 @@ RESULTS = _HERE / "results"
 PAGE = _HERE.parent / "docs" / "performance.md"
 BEGINNINGS = {
     "parts": "<!-- parts, from benchmarks/performance.py -->",
+    "compression": "<!-- compression, from benchmarks/performance.py -->",
     "clients": "<!-- clients, from benchmarks/performance.py -->",
     "threads": "<!-- threads, from benchmarks/performance.py -->",
     "growth": "<!-- growth, from benchmarks/performance.py -->",
 }
+SCRIPTS = ("cpu", "compression", "growth")
 _PLACES = ("file", "S3 by s3fs", "S3 by obstore")
 _SHAPES = ("1 KiB", "100 B")
 
 
-def make_page(page: str, cpu: Mapping[str, Any], growth: Mapping[str, Any]) -> str:
-    """The page with its tables replaced by what was measured."""
+def make_page(page: str, figures: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page with its tables replaced by what each script measured."""
+    cpu, growth = figures["cpu"], figures["growth"]
     tables = {
         "parts": [*_producing(cpu), "", *_consuming(cpu)],
+        "compression": compression.make_table(figures["compression"]),
         "clients": _clients(cpu),
         "threads": _threads(cpu),
         "growth": _growth(growth),
@@ -118,7 +123,7 @@ def read_figures(name: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    PAGE.write_text(make_page(PAGE.read_text(), read_figures("cpu"), read_figures("growth")))
+    PAGE.write_text(make_page(PAGE.read_text(), {name: read_figures(name) for name in SCRIPTS}))
     return 0
 
 

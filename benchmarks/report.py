@@ -1,4 +1,6 @@
-"""One page of all results that a person reads in a minute: promises kept and missed, and a picture for each script.
+"""One page of all results. Its first screen is read in a minute: ratios to others, promises kept and missed, and why.
+
+Below it are all promises, and a picture for each script.
 
 Self-contained: no script, no font, nothing from elsewhere. `python benchmarks report` writes it, and so does each run.
 """
@@ -8,13 +10,18 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections import Counter
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from headlines import OUTSIDE, QUESTIONS, SIZES, explain
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from headlines import Comparison
 
 Run = dict[str, Any]
 
@@ -40,10 +47,12 @@ def make_page(runs: Sequence[Run]) -> str:
         f"<title>forebay, measured</title><style>{_STYLE}</style></head><body><main>",
         "<h1>forebay, measured</h1>",
         f'<p class="sum">{kept} of {len(promises)} promises kept, <b>{len(promises) - kept} missed</b></p>',
-        *_machine(runs),
         f"<p>{_HOW_TO_READ}</p>",
-        *_headline(runs),
+        *_comparison(runs),
+        *_reasons(runs),
+        *_all_promises(runs),
         *_contents(runs),
+        *_machine(runs),
         *(line for run in runs for line in _section(run)),
         "</main></body></html>",
     )
@@ -54,8 +63,45 @@ _HOW_TO_READ = (
     "Every number is a ratio to something measured in the same run on the same machine: a <b>ceiling</b>, which is the "
     "least work that the same bytes can take (zstd alone, the bare client), or a <b>peer</b>, which is what one "
     "would use instead. <b>1 is as fast as that</b>, 0.5 takes twice as long, 2 half as long. A promise names the "
-    "least ratio that a run must reach. Absolute speeds are of a shared machine and mean little elsewhere."
+    "least ratio that a run must reach."
 )
+
+
+def _comparison(runs: Sequence[Run]) -> Iterator[str]:
+    """A short table for each question: forebay against ceilings and everything else that was measured."""
+    named = {run["name"]: run for run in runs}
+    sizes = "".join(f'<th class="n">{size}</th>' for size in SIZES)
+    yield f'<table class="lines"><tr><th>forebay</th><th>against</th>{sizes}</tr>'
+    for question, lines in QUESTIONS.items():
+        rows = [row for line in lines for row in _line(line, named)]
+        if rows:
+            yield f'<tr><td colspan="4" class="question">{escape(question)}</td></tr>'
+            yield from rows
+    yield f'</table><p class="facts">{escape(OUTSIDE)}</p>'
+
+
+def _line(line: Comparison, runs: Mapping[str, Run]) -> Iterator[str]:
+    begin = f"<tr><td>{escape(line.what)}</td><td>{escape(line.against)}</td>"
+    if isinstance(line.found, str):
+        yield f'{begin}<td class="n" colspan="2">{escape(line.found)}</td></tr>'
+    elif ratios := line.found.find(runs):
+        wide = "" if len(ratios) > 1 else ' colspan="2"'
+        cells = "".join(f'<td class="n{" kept" * (ratio >= 1)}"{wide}>{_number(ratio)}</td>' for ratio in ratios)
+        yield f"{begin}{cells}</tr>"
+
+
+def _reasons(runs: Sequence[Run]) -> Iterator[str]:
+    """What was missed, by reason: those that nobody has explained first."""
+    yield "<h2>Missed, and why</h2>"
+    yield '<table><tr><th>why</th><th>promises</th><th class="n">reached</th></tr>'
+    for reason, missed in explain(runs).items():
+        counts = Counter(name for name, _ in missed)
+        names = ", ".join(f'<a href="#{name}">{name}</a> {count}' for name, count in counts.items())
+        reached = sorted(math.floor(100 * _margin(promise)) for _, promise in missed)
+        share = " to ".join(f"{each}" for each in dict.fromkeys((reached[0], reached[-1])))
+        why = escape(reason) if reason else '<b class="missed">No reason is known.</b>'
+        yield f'<tr><td>{why}</td><td>{names}</td><td class="n">{share} %</td></tr>'
+    yield "</table>"
 
 
 def _machine(runs: Sequence[Run]) -> Iterator[str]:
@@ -83,18 +129,14 @@ def _margin(promise: dict[str, Any]) -> float:
     return float(promise["found"] / promise["least"])
 
 
-def _headline(runs: Sequence[Run]) -> Iterator[str]:
-    """Every promise: those that were missed to be seen, and those that were kept to be looked up."""
+def _all_promises(runs: Sequence[Run]) -> Iterator[str]:
+    """Every promise, to be looked up: those that were missed, the farthest of each script first, then the others."""
     missed = [(run["name"], promise) for run in runs for promise in _missed(run)]
     kept = [(run["name"], promise) for run in runs for promise in run["promises"] if promise["kept"]]
-    yield "<h2>Missed</h2>"
-    if missed:
-        yield from _promise_table(missed)
-    else:
-        yield "<p>Nothing.</p>"
-    yield f"<details><summary>the {len(kept)} that were kept</summary>"
-    yield from _promise_table(kept)
-    yield "</details>"
+    for promises, said in ((missed, "missed"), (kept, "kept")):
+        yield f"<details><summary>the {len(promises)} that were {said}</summary>"
+        yield from _promise_table(promises)
+        yield "</details>"
 
 
 def _promise_table(promises: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[str]:
@@ -268,7 +310,9 @@ h1{margin:8px 0 0;font-size:28px}h2{margin:36px 0 8px;font-size:20px}
 .warn,.missed,.sum b{color:#b42318;font-weight:600}.kept{color:#1d7a46}
 table{border-collapse:collapse;width:100%;font-size:14px}
 th,td{text-align:left;padding:4px 10px 4px 0;border-bottom:1px solid #e4e7eb;vertical-align:top}
-th{color:#616e7c;font-weight:600}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+th{color:#616e7c;font-weight:600}
+.lines td{padding:1px 10px 1px 0;border:0}.lines .question{padding-top:8px;font-weight:600}
+.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 a{color:#0b5cad;text-decoration:none}
 section{border-top:2px solid #cbd2d9;margin-top:36px}section h2{margin-top:16px}
 .legend{display:flex;flex-wrap:wrap;gap:2px 18px;font-size:13px;margin:6px 0}

@@ -16,8 +16,10 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import changes
+import compression
 import contention
 import cost
+import headlines
 import performance
 import report
 import scale
@@ -183,7 +185,7 @@ def test_missed_promise_is_the_exit_status(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_every_script_is_found_and_asks_a_question() -> None:
     found = load_main().find_scripts()
     assert {"codec", "cost", "produce", "consume", "scale"} <= set(found)
-    assert not {"harness", "places", "report", "changes", "contention", "sizing"} & set(found)
+    assert not {"harness", "places", "report", "headlines", "corpora", "changes", "contention", "sizing"} & set(found)
     for name in found:
         first = (BENCHMARKS / f"{name}.py").read_text().splitlines()[0]
         assert first.endswith("?"), f"benchmarks/{name}.py begins with {first}"
@@ -240,6 +242,34 @@ def test_page_of_the_committed_results_holds_every_script(tmp_path: Path) -> Non
     assert set(outline.sections) == {path.stem for path in (BENCHMARKS / "results").glob("*.json")}
     assert len(re.findall(r"<svg viewBox=\"0 0 960", page)) == len(outline.sections)
     assert "NaN" not in page
+
+
+def test_first_screen_has_a_ratio_for_every_line() -> None:
+    runs = {run["name"]: run for run in report.load(BENCHMARKS / "results")}
+    for lines in headlines.QUESTIONS.values():
+        for line in lines:
+            assert isinstance(line.found, str) or line.found.find(runs)
+    assert headlines.Figure("absent", "group", "case", "ceiling").find(runs) == []
+
+
+def test_reasons_are_of_promises_that_exist() -> None:
+    runs = {run["name"]: run for run in report.load(BENCHMARKS / "results")}
+    for script, reasons in headlines.read_reasons().items():
+        for part in reasons:
+            assert any(part in promise["text"] for promise in runs[script]["promises"]), f"[{script}] {part}"
+
+
+def test_missed_promises_are_shown_by_reason_those_without_one_first() -> None:
+    runs = [finished("scan", DuckDB=0.3, close=0.96, far=0.9, kept=1.0), finished("other", DuckDB=0.2)]
+    found = {
+        reason: [(name, each["text"]) for name, each in these] for reason, these in headlines.explain(runs).items()
+    }
+    (unexplained, known, near) = found
+    assert found[unexplained] == [("scan", "far"), ("other", "DuckDB")]
+    assert unexplained == ""
+    assert known.startswith("A scan")
+    assert found[known] == [("scan", "DuckDB")]
+    assert (near, found[near]) == (headlines.BY_A_LITTLE, [("scan", "close")])
 
 
 # Scale
@@ -300,8 +330,14 @@ def test_page_says_what_scale_computes_from_what_was_measured(path: Path, make: 
 
 def test_performance_page_says_what_was_measured() -> None:
     page = performance.PAGE.read_text()
-    made = performance.make_page(page, performance.read_figures("cpu"), performance.read_figures("growth"))
+    made = performance.make_page(page, {name: performance.read_figures(name) for name in performance.SCRIPTS})
     assert page == made, "run `python benchmarks/performance.py`"
+
+
+def test_price_of_a_compression_is_its_processor_time_and_its_storage() -> None:
+    # 3,600 s for a TB, which is one hour; and a quarter of a TB for a tenth of a month.
+    found = {"produce": 2.6, "read": 1.0, "stored": 0.25}
+    assert compression.dollars(found, 72) == pytest.approx(0.0405 + 250 * 0.023 / 10)
 
 
 def test_scale_command_answers_for_any_stream(
