@@ -1,11 +1,11 @@
 """How near do encoding and decoding a batch come to what zstd alone costs, and how far ahead of a Python loop are they?
 
-One thread, processor time, batches of 64 MiB (the producer's default) of version 2, and of version 1, which is shared
-with OpenData Buffer. Records are events as services write them, from a fixed seed: 100 bytes, 1 KiB, and lengths spread
-as in a mixed stream (log-normal, median about 245 bytes). Ceilings work on the very same bytes, and the Python loop is
-the one that a plain reading of the layout would give. Decompression has two ceilings: the `zstandard` package, which is
-what one would call, and Arrow's own zstd, which gets warm memory from a pool where the package has to touch fresh pages
-for every large result.
+One thread, processor time, batches of 64 MiB of version 2, and of version 1, which is shared with OpenData Buffer.
+Records are events as services write them, from a fixed seed: 100 bytes, 1 KiB, and lengths spread as in a mixed stream
+(log-normal, median about 245 bytes). Ceilings work on the very same bytes, and the Python loop is the one that a plain
+reading of the layout would give. Decompression has two ceilings: the `zstandard` package, which is what one would call,
+and Arrow's own zstd, which gets warm memory from a pool where the package has to touch fresh pages for every large
+result.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.write.accumulator import check_call
 from forebay.buffer.write.formats import open_format
 from forebay.buffer.write.rows import check_rows
-from forebay.buffer.write.settings import ProducerLimits, WriterSettings
+from forebay.buffer.write.settings import FLUSH_SIZE_BYTES, ProducerLimits, WriterSettings
 from forebay.buffer.write.writer import BufferWriter, refuse_child
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Producer(AsyncClosing):
         manifest_path: str | None = None,
         data_prefix: str | None = None,
         flush_interval: float | None = None,
-        flush_size_bytes: int = 64 << 20,
+        flush_size_bytes: int = FLUSH_SIZE_BYTES,
         compression: Compression = "zstd",
         compression_level: int | None = None,
         writer_id: str | None = None,

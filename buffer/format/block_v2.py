@@ -102,7 +102,7 @@ def _read_in_parts(data: pa.Buffer, lengths: pa.UInt32Array) -> Iterator[pa.Bina
 def _running_totals(lengths: pa.Int32Array | pa.Int64Array) -> pa.Int32Array | pa.Int64Array:
     """Arrow's offsets: the lengths' sums, from 0 on. `ArrowInvalid` where one is too large for its type."""
     # The lengths may lie at any address; joined to the zero they are copied to one that Arrow's kernels can count on.
-    return pc.cumulative_sum_checked(pa.concat_arrays([pa.array([0], lengths.type), lengths]))
+    return pc.cumulative_sum_checked(pa.concat_arrays([pa.arange(0, 1).cast(lengths.type), lengths]))
 
 
 def _check_total(found: int, expected: int) -> None:

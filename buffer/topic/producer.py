@@ -22,7 +22,7 @@ from forebay.buffer.topic.split import SplitHandle, split_rows
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic
 from forebay.buffer.write.accumulator import check_call
 from forebay.buffer.write.rows import check_rows
-from forebay.buffer.write.settings import ProducerLimits, WriterSettings
+from forebay.buffer.write.settings import FLUSH_SIZE_BYTES, ProducerLimits, WriterSettings
 from forebay.buffer.write.writer import BufferWriter, refuse_child
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class TopicProducer(AsyncClosing):
         schema: pa.Schema | type | None = None,
         evolve: bool = False,
         flush_interval: float | None = None,
-        flush_size_bytes: int = 64 << 20,
+        flush_size_bytes: int = FLUSH_SIZE_BYTES,
         compression: Compression = "zstd",
         compression_level: int | None = None,
         limits: ProducerLimits | None = None,

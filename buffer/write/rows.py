@@ -49,6 +49,10 @@ _COUNTED_BYTES: Final = 1 << 20
 """Size of an Arrow call from which its bytes are always counted exactly."""
 _CALL_BYTES: Final = 200
 """About what a call takes beside its rows."""
+_ROW_BYTES: Final = 200
+"""About what a dict takes beside its values."""
+_COLUMN_BYTES: Final = 640
+"""About what a column of an Arrow table takes beside its values: most of what a table of a few rows takes."""
 _TEXT: Final = frozenset({str, bytes})
 _FIXED: Final = frozenset({int, float, bool, type(None)})
 _UNCHANGING: Final = _TEXT | _FIXED | {date, datetime, Decimal}
@@ -126,27 +130,33 @@ def check_rows(rows: Rows, metadata: bytes, time_ms: int, *, converter: RowConve
     check_metadata(metadata)
     count, error = 1, None
     kept: Any = rows
+    beside = 0  # the memory that a call takes beside `size`
     if type(rows) is dict:
         row, size = _copy_row(rows)
-        kept = [row]
+        kept, beside = [row], _ROW_BYTES
     elif isinstance(rows, bytes):
         size = len(rows)
         kept = [rows]
     elif isinstance(rows, pa.Table | pa.RecordBatch):
         count, size = rows.num_rows, _size_of(rows)
-        if rows.get_total_buffer_size() > 2 * size:
+        beside = rows.get_total_buffer_size() - size
+        if beside > size:
+            beside = 0
             try:
                 kept = rows.take(pa.arange(0, count))  # a slice would keep the rest of its table in memory
             except pa.ArrowException:  # not for every type; converting it makes a copy, or finds the fault
                 found = converter.convert([rows])
                 kept, size, error = found.table, found.table.nbytes, found.failures.get(0)
+        beside += _COLUMN_BYTES * rows.num_columns
     elif isinstance(rows, list | tuple):
         count = len(rows)
         if count >= _CONVERTED_ROWS and type(rows[0]) is dict:
             found = converter.convert([list(rows)])
             kept, size, error = found.table, found.table.nbytes, found.failures.get(0)
+            beside = _COLUMN_BYTES * kept.num_columns
         else:
             kept, size = _copy_rows(rows)
+            beside = _ROW_BYTES * count if kept and type(kept[0]) is dict else 0
     else:
         raise InvalidInput(
             "rows must be an Arrow table or record batch, a dict or a list of dicts, or JSON documents as bytes or a "
@@ -159,7 +169,9 @@ def check_rows(rows: Rows, metadata: bytes, time_ms: int, *, converter: RowConve
             f"{count} rows of about {size} bytes in one call; the most is {MAX_CALL_BYTES}: split them over several "
             "calls"
         )
-    return RowCall(kept, count, metadata, time_ms, size, size + _CALL_BYTES + len(metadata), error=error)
+    # guard: count the memory that a typed call takes beside its values
+    memory = size + beside + _CALL_BYTES + len(metadata)
+    return RowCall(kept, count, metadata, time_ms, size, memory, error=error)
 
 
 def _size_of(rows: pa.Table | pa.RecordBatch) -> int:
@@ -313,7 +325,11 @@ class FilledRows:
         table, self.table = self.table, None
         if table is None:
             raise InvalidInput("this batch was not prepared")
-        return encode_rows(table, compression, level)
+        data = encode_rows(table, compression, level)
+        del table
+        # Other threads made these rows, and their allocator would keep the memory for them.
+        pa.default_memory_pool().release_unused()
+        return data
 
 
 class RowAccumulator:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _REMEMBERED: Final = 16
 _FIRST_RAW_BYTES: Final = 64 << 20
-"""Assumed size of a batch while no size is known: that of a full batch by a producer's defaults."""
+"""Assumed size of a batch while no size is known."""
 
 
 class Sizes:

@@ -131,6 +131,27 @@ def test_memory_of_a_call_counts_its_texts(rows: Any) -> None:
     assert 10_000 <= check_rows(rows, b"", 5, converter=CONVERTER).memory <= 12_000
 
 
+def test_memory_of_a_small_table_counts_its_columns() -> None:
+    table = pa.table({f"c{number}": [number] for number in range(10)})
+    assert 6_000 <= check_rows(table, b"", 5, converter=CONVERTER).memory <= 8_000
+    rows: list[dict[str, Any]] = [{"id": number} for number in range(200)]
+    converted = check_rows(rows, b"", 5, converter=CONVERTER)
+    assert converted.memory >= converted.rows.nbytes + 3 * 640, "of a list that was converted at the call too"
+
+
+def test_memory_of_a_dict_counts_the_dict() -> None:
+    assert 400 <= check_rows({"id": 1}, b"", 5, converter=CONVERTER).memory <= 600
+    assert 2_400 <= check_rows([{"id": 1}] * 10, b"", 5, converter=CONVERTER).memory <= 3_000
+
+
+def test_memory_of_a_slice_counts_all_that_it_keeps() -> None:
+    table = pa.table({"id": list(range(1_000_000))})
+    kept = check_rows(table.slice(0, 700_000), b"", 5, converter=CONVERTER)
+    assert kept.memory >= 8_000_000, "the whole table stays in memory"
+    copied = check_rows(table.slice(0, 100_000), b"", 5, converter=CONVERTER)
+    assert 800_000 <= copied.memory <= 810_000
+
+
 def test_call_that_does_not_fit_is_left_out_and_told_why() -> None:
     good, bad, last = call(1, 2), call(3, "four"), call(5)
     filled = fill(good, bad, last)
