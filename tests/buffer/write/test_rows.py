@@ -102,6 +102,14 @@ def test_rows_may_be_changed_after_the_call() -> None:
     assert filled.table.to_pylist() == [{"id": 1, "text": "kept", "tags": ["a"]}] * 2
 
 
+def test_list_of_documents_may_be_changed_after_the_call() -> None:
+    documents = [b'{"id": 1}', b'{"id": 2}']
+    made = check_rows(documents, b"", 5, converter=CONVERTER)
+    documents[0] = b'{"id": 9}'
+    documents.append(b'{"id": 3}')
+    assert ids_in(fill(made)) == [1, 2]
+
+
 def test_nested_rows_may_be_changed_after_the_call() -> None:
     schema = pa.schema([pa.field("a", pa.struct([pa.field("b", pa.list_(pa.field("element", pa.binary())))]))])
     row: dict[str, Any] = {"a": {"b": [bytearray(b"kept")]}}
