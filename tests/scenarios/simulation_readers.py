@@ -15,8 +15,8 @@ from forebay.buffer.standby import HEARTBEAT_SECONDS, Standby
 from forebay.runtime.stages.frontier import Frontier
 from forebay.runtime.stages.portions import Portion
 
-PAUSE = 8.0
-"""Seconds between two looks of a standby. Two pauses, however long, are as long as an owner may be silent."""
+PAUSE = 15.0
+"""Seconds between two looks of a standby. A longer pause counts as two of it, as long as an owner may be silent."""
 
 
 class Consuming(Process):
