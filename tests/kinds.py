@@ -104,6 +104,9 @@ class _OfValues:
     def try_produce(self, values: Any, *args: Any, **settings: Any) -> Any:
         return super().try_produce(self._make(values), *args, **settings)  # type: ignore[misc]
 
+    async def produce_async(self, values: Any, *args: Any, **settings: Any) -> Any:
+        return await super().produce_async(self._make(values), *args, **settings)  # type: ignore[misc]
+
     def _make(self, values: Any) -> Any:
         if self.schema is None:
             return values

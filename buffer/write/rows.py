@@ -189,7 +189,7 @@ def _size_of(rows: pa.Table | pa.RecordBatch) -> int:
 
 
 def _copy_rows(rows: Sequence[Any]) -> tuple[list[Any], int]:
-    # guard: copy rows at the start of the call
+    # guard: copy the list of rows at the start of the call
     rows = list(rows)
     kinds = set(map(type, rows))
     if kinds <= {bytes}:
@@ -202,7 +202,7 @@ def _copy_rows(rows: Sequence[Any]) -> tuple[list[Any], int]:
 
 def _copy_dicts(rows: list[dict[str, Any]]) -> tuple[list[Any], int]:
     # Native loops over all values: a loop in Python over each row would cost as much as converting the rows.
-    copied = list(map(dict.copy, rows))
+    copied = list(map(dict.copy, rows))  # guard: copy each row at the start of the call
     values = list(chain.from_iterable(map(dict.values, copied)))
     kinds = list(map(type, values))
     if _UNCHANGING.issuperset(kinds):

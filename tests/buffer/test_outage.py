@@ -7,15 +7,15 @@ from random import Random
 from typing import Any, TypeVar
 
 import pytest
+from kinds import Kind, ValueProducer, ValueTopicProducer, values_of
 
 from forebay.buffer.base.errors import Denied, InvalidInput, NotFound, StoreError, Unavailable
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.manifest import Queue
-from forebay.buffer.producer import Producer
 from forebay.buffer.read.fetch import FetchHandle
 from forebay.buffer.store.base import InDoubt
 from forebay.buffer.store.memory import MemoryStore
-from forebay.buffer.topic import TopicConsumer, TopicProducer, create_topic
+from forebay.buffer.topic import TopicConsumer, create_topic
 from forebay.buffer.write.settings import ProducerLimits
 from forebay.testing import FaultyStore, ManualClock
 
@@ -54,19 +54,25 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, clock: ManualClock) -> Outage:
+def inner(request: pytest.FixtureRequest, kind: Kind) -> MemoryStore:
     inner = MemoryStore(f"memory://{request.node.name}")
-    with Producer(inner) as producer:
+    kind.begin(inner)
+    return inner
+
+
+@pytest.fixture
+def store(inner: MemoryStore, clock: ManualClock) -> Outage:
+    with ValueProducer(inner) as producer:
         producer.produce(b"before")
     return Outage(inner, clock)
 
 
 def entries_in(store: Outage) -> list[bytes]:
-    return [entry for batch in Consumer(store.inner) for entry in batch.entries]
+    return [value for batch in Consumer(store.inner) for value in values_of(batch)]
 
 
 def test_upload_outlasts_an_outage_of_a_second(store: Outage, clock: ManualClock) -> None:
-    with Producer(store, flush_interval=NEVER, clock=clock, random=Random(1)) as producer:
+    with ValueProducer(store, flush_interval=NEVER, clock=clock, random=Random(1)) as producer:
         store.begin(1.0)
         handle = producer.produce(b"x")
         producer.flush().result()
@@ -76,7 +82,7 @@ def test_upload_outlasts_an_outage_of_a_second(store: Outage, clock: ManualClock
 
 
 def test_upload_that_failed_is_reported_as_not_stored(store: Outage, clock: ManualClock) -> None:
-    producer = Producer(store, flush_interval=NEVER, clock=clock, random=Random(1))
+    producer = ValueProducer(store, flush_interval=NEVER, clock=clock, random=Random(1))
     store.begin(NEVER)
     handle = producer.produce(b"x")
     with pytest.raises(Unavailable, match="nothing of this batch was stored; produce it again"):
@@ -91,7 +97,7 @@ def test_upload_that_failed_is_reported_as_not_stored(store: Outage, clock: Manu
 
 
 def test_retry_timeout_bounds_how_long_an_upload_is_retried(store: Outage, clock: ManualClock) -> None:
-    producer = Producer(store, flush_interval=NEVER, retry_timeout=5.0, clock=clock, random=Random(1))
+    producer = ValueProducer(store, flush_interval=NEVER, retry_timeout=5.0, clock=clock, random=Random(1))
     store.begin(NEVER)
     producer.produce(b"x")
     with pytest.raises(Unavailable, match="5 s"):
@@ -99,15 +105,13 @@ def test_retry_timeout_bounds_how_long_an_upload_is_retried(store: Outage, clock
     assert 4 < max(store.refusals) <= 6
 
 
-def test_append_outlasts_an_outage_that_is_shorter_than_retry_timeout(clock: ManualClock) -> None:
-    inner = MemoryStore("memory://long-append")
-
+def test_append_outlasts_an_outage_that_is_shorter_than_retry_timeout(inner: MemoryStore, clock: ManualClock) -> None:
     class ManifestAway(Outage):
         def _write(self, kind: str, key: str, do: Callable[[], Any]) -> Any:
             return do() if kind == "put" else super()._write(kind, key, do)
 
     store = ManifestAway(inner, clock)
-    with Producer(store, flush_interval=NEVER, retry_timeout=300.0, clock=clock, random=Random(1)) as producer:
+    with ValueProducer(store, flush_interval=NEVER, retry_timeout=300.0, clock=clock, random=Random(1)) as producer:
         store.begin(250.0)
         producer.produce(b"x")
         producer.flush().result()
@@ -120,8 +124,7 @@ def test_append_outlasts_an_outage_that_is_shorter_than_retry_timeout(clock: Man
     [Denied("no right"), NotFound("no bucket", bucket=True), InvalidInput("too large")],
     ids=["denied", "missing bucket", "invalid"],
 )
-def test_bad_upload_fails_at_once_and_as_what_it_is(clock: ManualClock, error: StoreError) -> None:
-    inner = MemoryStore("memory://bad-upload")
+def test_bad_upload_fails_at_once_and_as_what_it_is(inner: MemoryStore, clock: ManualClock, error: StoreError) -> None:
     tries: list[str] = []
 
     class Refusing(FaultyStore):
@@ -129,7 +132,7 @@ def test_bad_upload_fails_at_once_and_as_what_it_is(clock: ManualClock, error: S
             tries.append(key)
             raise error
 
-    producer = Producer(Refusing(inner), flush_interval=NEVER, clock=clock)
+    producer = ValueProducer(Refusing(inner), flush_interval=NEVER, clock=clock)
     producer.produce(b"x")
     with pytest.raises(type(error), match=str(error)):
         producer.close()
@@ -138,7 +141,7 @@ def test_bad_upload_fails_at_once_and_as_what_it_is(clock: ManualClock, error: S
 
 def test_close_during_an_outage_ends_though_many_batches_wait(store: Outage, clock: ManualClock) -> None:
     """All of them together are retried for `retry_timeout`, not one after the other."""
-    producer = Producer(
+    producer = ValueProducer(
         store,
         flush_interval=NEVER,
         flush_size_bytes=1,
@@ -158,11 +161,11 @@ def test_close_during_an_outage_ends_though_many_batches_wait(store: Outage, clo
             handle.result(timeout=0)
 
 
-def test_topic_producer_takes_the_same_setting(clock: ManualClock) -> None:
-    inner = MemoryStore("memory://topic-outage")
-    create_topic(inner, 1)
+def test_topic_producer_takes_the_same_setting(request: pytest.FixtureRequest, clock: ManualClock, kind: Kind) -> None:
+    inner = MemoryStore(f"memory://{request.node.name}")
+    create_topic(inner, 1, schema=kind.schema)
     store = Outage(inner, clock)
-    producer = TopicProducer(store, flush_interval=NEVER, retry_timeout=5.0, clock=clock, random=Random(1))
+    producer = ValueTopicProducer(store, flush_interval=NEVER, retry_timeout=5.0, clock=clock, random=Random(1))
     store.begin(NEVER)
     producer.produce(b"x")
     with pytest.raises(Unavailable, match="5 s"):
@@ -177,7 +180,7 @@ def test_consumer_outlasts_an_outage_of_a_second(store: Outage, clock: ManualClo
     store.begin(1.0)
     batch = consumer.next_batch()
     assert batch is not None
-    assert list(batch.entries) == [b"before"]
+    assert values_of(batch) == [b"before"]
     store.begin(1.0)
     consumer.ack_through(batch.sequence)
     store.begin(1.0)
@@ -197,7 +200,7 @@ def test_consumer_gives_up_after_its_retry_timeout(store: Outage, clock: ManualC
 def test_fetching_outlasts_an_outage_of_a_second(store: Outage, clock: ManualClock) -> None:
     (descriptor,) = Queue(store).descriptors(0, 1)
     store.begin(1.0)
-    assert list(FetchHandle(store, clock=clock).fetch(descriptor).entries) == [b"before"]
+    assert values_of(FetchHandle(store, clock=clock).fetch(descriptor)) == [b"before"]
     assert store.refusals
 
 
@@ -209,15 +212,17 @@ def test_fetching_without_retries_fails_at_once(store: Outage, clock: ManualCloc
     assert len(store.refusals) == 1
 
 
-def test_topic_consumer_outlasts_an_outage_of_a_second(clock: ManualClock) -> None:
-    inner = MemoryStore("memory://topic-consumer-outage")
-    create_topic(inner, 2)
-    with TopicProducer(inner) as producer:
+def test_topic_consumer_outlasts_an_outage_of_a_second(
+    request: pytest.FixtureRequest, clock: ManualClock, kind: Kind
+) -> None:
+    inner = MemoryStore(f"memory://{request.node.name}")
+    create_topic(inner, 2, schema=kind.schema)
+    with ValueTopicProducer(inner) as producer:
         producer.produce(b"x")
     store = Outage(inner, clock)
     consumer = TopicConsumer(store, group="g", clock=clock, random=Random(1))
     store.begin(1.0)
     batch = consumer.next_batch()
     assert batch is not None
-    assert list(batch.batch.entries) == [b"x"]
+    assert values_of(batch.batch) == [b"x"]
     assert store.refusals

@@ -7,12 +7,13 @@ import threading
 from typing import Any
 
 import pytest
+from kinds import ONLY_BYTES, Kind, ValueProducer, ValueTopicProducer, values_of
 
 from forebay.buffer.base.errors import Backpressure, Closed, InvalidInput, Timeout
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.producer import Producer
 from forebay.buffer.store.memory import MemoryStore
-from forebay.buffer.topic import TopicConsumer, TopicProducer, create_topic
+from forebay.buffer.topic import TopicConsumer, create_topic
 from forebay.buffer.write.settings import ProducerLimits
 from forebay.testing import FaultyStore, ManualClock
 
@@ -31,8 +32,12 @@ class Gated(FaultyStore):
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest) -> MemoryStore:
-    return MemoryStore(f"memory://{request.node.name}/x")
+def store(request: pytest.FixtureRequest, kind: Kind) -> MemoryStore:
+    """A folder: of a buffer of each kind, or of a topic that a test creates."""
+    store = MemoryStore(f"memory://{request.node.name}/x")
+    if "topic" not in request.node.name:
+        kind.begin(store)
+    return store
 
 
 ONE_CALL = ProducerLimits(buffered_bytes=1)
@@ -40,7 +45,7 @@ ONE_CALL = ProducerLimits(buffered_bytes=1)
 
 
 def entries(store: MemoryStore) -> list[bytes]:
-    return [entry for batch in Consumer(store) for entry in batch.entries]
+    return [value for batch in Consumer(store) for value in values_of(batch)]
 
 
 async def open_later(gated: Gated, *waiting: asyncio.Task[Any]) -> None:
@@ -53,7 +58,7 @@ async def open_later(gated: Gated, *waiting: asyncio.Task[Any]) -> None:
 
 def test_entries_are_durable_once_the_handle_says_so(store: MemoryStore) -> None:
     async def main() -> None:
-        async with Producer(store) as producer:
+        async with ValueProducer(store) as producer:
             handle = await producer.produce_async([b"a", b"b"], b"svc=web")
             await handle
             assert entries(store) == [b"a", b"b"]
@@ -66,7 +71,7 @@ def test_event_loop_goes_on_while_a_call_awaits_room(store: MemoryStore) -> None
     gated = Gated(store)
 
     async def main() -> None:
-        async with Producer(gated, flush_interval=0.01, limits=ONE_CALL) as producer:
+        async with ValueProducer(gated, flush_interval=0.01, limits=ONE_CALL) as producer:
             await producer.produce_async(b"first")
             second = asyncio.create_task(producer.produce_async(b"second"))
             await open_later(gated, second)
@@ -78,7 +83,7 @@ def test_event_loop_goes_on_while_a_call_awaits_room(store: MemoryStore) -> None
 
 def test_room_in_the_queue_of_calls_is_awaited_too(store: MemoryStore) -> None:
     async def main() -> None:
-        async with Producer(store, flush_interval=0.01, limits=ProducerLimits(buffered_calls=1)) as producer:
+        async with ValueProducer(store, flush_interval=0.01, limits=ProducerLimits(buffered_calls=1)) as producer:
             await asyncio.gather(*[producer.produce_async(b"%d" % number) for number in range(100)])
 
     asyncio.run(main())
@@ -91,7 +96,7 @@ def test_calls_of_one_task_are_queued_in_their_order(store: MemoryStore) -> None
             await producer.produce_async(b"%d/%02d" % (name, number))
 
     async def main() -> None:
-        async with Producer(store, flush_interval=0.01, limits=ProducerLimits(buffered_bytes=2000)) as producer:
+        async with ValueProducer(store, flush_interval=0.01, limits=ProducerLimits(buffered_bytes=2000)) as producer:
             await asyncio.gather(*[write(producer, name) for name in range(5)])
 
     asyncio.run(main())
@@ -106,7 +111,7 @@ def test_calls_wait_first_come_first_served_with_those_of_threads(store: MemoryS
     gated = Gated(store)
 
     async def main() -> None:
-        async with Producer(gated, flush_interval=0.01, limits=ONE_CALL) as producer:
+        async with ValueProducer(gated, flush_interval=0.01, limits=ONE_CALL) as producer:
             await producer.produce_async(b"0")
             first = asyncio.create_task(producer.produce_async(b"1"))
             await asyncio.sleep(0)
@@ -125,7 +130,7 @@ def test_cancelled_call_has_queued_nothing_and_gives_up_its_place(store: MemoryS
     gated = Gated(store)
 
     async def main() -> None:
-        async with Producer(gated, flush_interval=0.01, limits=ONE_CALL) as producer:
+        async with ValueProducer(gated, flush_interval=0.01, limits=ONE_CALL) as producer:
             await producer.produce_async(b"first")
             cancelled = asyncio.create_task(producer.produce_async(b"cancelled"))
             following = asyncio.create_task(producer.produce_async(b"following"))
@@ -140,11 +145,11 @@ def test_cancelled_call_has_queued_nothing_and_gives_up_its_place(store: MemoryS
     assert entries(store) == [b"first", b"following"]
 
 
-def test_call_without_room_in_time_gives_the_entries_back(store: MemoryStore) -> None:
+def test_call_without_room_in_time_gives_the_entries_back(store: MemoryStore, kind: Kind) -> None:
     gated, clock = Gated(store), ManualClock()
 
     async def main() -> None:
-        async with Producer(gated, limits=ONE_CALL, clock=clock) as producer:
+        async with ValueProducer(gated, limits=ONE_CALL, clock=clock) as producer:
             await producer.produce_async(b"first")
             late = asyncio.create_task(producer.produce_async(b"late", timeout=5.0))
             await asyncio.sleep(0)
@@ -155,7 +160,7 @@ def test_call_without_room_in_time_gives_the_entries_back(store: MemoryStore) ->
             clock.advance(0.2)
             with pytest.raises(Timeout, match=r"5\.0 seconds") as caught:
                 await late
-            assert caught.value.write == b"late"
+            assert caught.value.write == kind.make(b"late")
             gated.gate.set()
 
     asyncio.run(main())
@@ -166,7 +171,7 @@ def test_close_ends_the_calls_that_await_room(store: MemoryStore) -> None:
     gated = Gated(store)
 
     async def main() -> None:
-        producer = Producer(gated, limits=ONE_CALL)
+        producer = ValueProducer(gated, limits=ONE_CALL)
         await producer.produce_async(b"first")
         waiting = asyncio.create_task(producer.produce_async(b"second"))
         await asyncio.sleep(0)
@@ -182,9 +187,10 @@ def test_close_ends_the_calls_that_await_room(store: MemoryStore) -> None:
     assert entries(store) == [b"first"]
 
 
+@ONLY_BYTES
 def test_call_that_can_never_be_stored_is_refused_at_once(store: MemoryStore) -> None:
     async def main() -> None:
-        async with Producer(store) as producer:
+        async with ValueProducer(store) as producer:
             with pytest.raises(InvalidInput):
                 await producer.produce_async("text")  # type: ignore[arg-type]
             with pytest.raises(InvalidInput, match="numbers"):
@@ -197,7 +203,7 @@ def test_number_of_a_cancelled_call_can_be_used_again(store: MemoryStore) -> Non
     gated = Gated(store)
 
     async def main() -> None:
-        async with Producer(gated, writer_id="outbox", flush_interval=0.01, limits=ONE_CALL) as producer:
+        async with ValueProducer(gated, writer_id="outbox", flush_interval=0.01, limits=ONE_CALL) as producer:
             await producer.produce_async(b"1", number=1)
             cancelled = asyncio.create_task(producer.produce_async(b"2", number=2))
             await asyncio.sleep(0)
@@ -212,11 +218,11 @@ def test_number_of_a_cancelled_call_can_be_used_again(store: MemoryStore) -> Non
     assert entries(store) == [b"1", b"2"]
 
 
-def test_topic_takes_calls_of_coroutines_by_key_and_in_turn(store: MemoryStore) -> None:
-    create_topic(store, 3)
+def test_topic_takes_calls_of_coroutines_by_key_and_in_turn(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 3, schema=kind.schema)
 
     async def main() -> None:
-        async with TopicProducer(store, flush_interval=0.01) as producer:
+        async with ValueTopicProducer(store, flush_interval=0.01) as producer:
             for number in range(30):
                 await producer.produce_async(b"%02d" % number, key=b"%d" % (number % 5))
             await (await producer.produce_async(b"without a key"))
@@ -224,7 +230,7 @@ def test_topic_takes_calls_of_coroutines_by_key_and_in_turn(store: MemoryStore) 
                 await producer.produce_async(b"x", key="text")  # type: ignore[arg-type]
 
     asyncio.run(main())
-    found = [(partition, entry) for partition, batch in TopicConsumer(store) for entry in batch.entries]
+    found = [(partition, entry) for partition, batch in TopicConsumer(store) for entry in values_of(batch)]
     assert len(found) == 31
     for key in range(5):
         mine = [(partition, entry) for partition, entry in found if entry[:1].isdigit() and int(entry) % 5 == key]
@@ -232,8 +238,8 @@ def test_topic_takes_calls_of_coroutines_by_key_and_in_turn(store: MemoryStore) 
         assert mine == sorted(mine)
 
 
-def test_topic_opens_a_partition_without_blocking_the_event_loop(store: MemoryStore) -> None:
-    create_topic(store, 8)
+def test_topic_opens_a_partition_without_blocking_the_event_loop(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 8, schema=kind.schema)
     loop_thread = threading.current_thread()
 
     class Watched(FaultyStore):
@@ -246,7 +252,7 @@ def test_topic_opens_a_partition_without_blocking_the_event_loop(store: MemorySt
     watched = Watched(store)
 
     async def main() -> None:
-        async with TopicProducer(watched, flush_interval=0.01) as producer:
+        async with ValueTopicProducer(watched, flush_interval=0.01) as producer:
             watched.asked_in_the_loop = 0  # opening it asks there
             for number in range(100):
                 await producer.produce_async(b"x", key=b"%d" % number)
@@ -255,19 +261,19 @@ def test_topic_opens_a_partition_without_blocking_the_event_loop(store: MemorySt
     assert watched.asked_in_the_loop == 0
 
 
-def test_topic_awaits_room_and_gives_the_entries_back_in_time(store: MemoryStore) -> None:
-    create_topic(store, 1)
+def test_topic_awaits_room_and_gives_the_entries_back_in_time(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 1, schema=kind.schema)
     gated, clock = Gated(store), ManualClock()
 
     async def main() -> None:
-        async with TopicProducer(gated, limits=ONE_CALL, clock=clock) as producer:
+        async with ValueTopicProducer(gated, limits=ONE_CALL, clock=clock) as producer:
             await producer.produce_async(b"first")
             late = asyncio.create_task(producer.produce_async(b"late", timeout=1.0))
             await asyncio.sleep(0)
             clock.advance(1.0)
             with pytest.raises(Timeout) as caught:
                 await late
-            assert caught.value.write == b"late"
+            assert caught.value.write == kind.make(b"late")
             gated.gate.set()
 
     asyncio.run(main())

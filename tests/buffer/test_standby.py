@@ -1,4 +1,7 @@
-"""Standbys of a group: rfcs/0005's story of owners, step by step. A takeover needs an owner that is gone."""
+"""Standbys of a group: rfcs/0005's story of owners, step by step. A takeover needs an owner that is gone.
+
+The cursor knows nothing of what the buffer holds, so these run on bytes alone.
+"""
 
 from __future__ import annotations
 

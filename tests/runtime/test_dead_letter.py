@@ -1,4 +1,7 @@
-"""Batches that cannot be used: the runtime halts, or keeps them as dead letters and goes on (rfcs/0007)."""
+"""Batches that cannot be used: the runtime halts, or keeps them as dead letters and goes on (rfcs/0007).
+
+No decoder can refuse rows. test_runtime_typed.py and test_sink_poison.py test letters of rows.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from filled import acked, append_data, fill, new_buffer, run
+from kinds import Kind
 
 from forebay.buffer.base.errors import Corrupt, InvalidInput, NotFound
 from forebay.buffer.consumer import Consumer
@@ -123,8 +127,8 @@ def test_poison_in_a_combined_range_is_taken_out_and_its_identity_stays(letters:
     assert [letter.sequence for letter, _ in read_letters(letters)] == [4, 7]
 
 
-def test_damaged_object_becomes_a_dead_letter_as_it_is(letters: Producer) -> None:
-    store = new_buffer("damaged", 3)
+def test_damaged_object_becomes_a_dead_letter_as_it_is(letters: Producer, kind: Kind) -> None:
+    store = new_buffer("damaged", 3, kind=kind)
     store.put("data/1", b"not a batch at all")
     run(store, LedgerSink(), dead_letters=letters)
     ((letter, entries),) = read_letters(letters)
@@ -135,8 +139,8 @@ def test_damaged_object_becomes_a_dead_letter_as_it_is(letters: Producer) -> Non
         run(store, LedgerSink(), group="halts")
 
 
-def test_missing_object_becomes_a_dead_letter_of_nothing(letters: Producer) -> None:
-    store = new_buffer("missing", 3)
+def test_missing_object_becomes_a_dead_letter_of_nothing(letters: Producer, kind: Kind) -> None:
+    store = new_buffer("missing", 3, kind=kind)
     store.delete(["data/1"])
     sink = LedgerSink()
     run(store, sink, dead_letters=letters)
@@ -158,8 +162,8 @@ def test_data_that_the_sink_refuses_becomes_dead_letters(letters: Producer) -> N
         run(store, LedgerSink((False, Fatal("does not fit", poison=True))), group="halts")
 
 
-def test_refusal_for_other_reasons_halts_and_makes_no_dead_letter(letters: Producer) -> None:
-    store = new_buffer("refusal", 2)
+def test_refusal_for_other_reasons_halts_and_makes_no_dead_letter(letters: Producer, kind: Kind) -> None:
+    store = new_buffer("refusal", 2, kind=kind)
     with pytest.raises(Halted, match=r"batch [01], group etl: the sink refused: table dropped\. Remove the cause"):
         run(store, LedgerSink((False, Fatal("table dropped"))), dead_letters=letters)
     with pytest.raises(Halted):
@@ -178,12 +182,12 @@ def test_batches_that_make_no_table_together_are_poison(letters: Producer) -> No
     assert acked(store) == 1
 
 
-def test_object_that_cannot_be_read_for_a_while_is_no_poison() -> None:
+def test_object_that_cannot_be_read_for_a_while_is_no_poison(kind: Kind) -> None:
     class FailsOnBatches(FaultyStore):
         def get(self, key: str) -> Any:
             return super().get(key) if key.startswith("data/") else self.inner.get(key)
 
-    store = FailsOnBatches(new_buffer("unreachable", 5), dict.fromkeys(range(40), Fault.FAIL), only={"get"})
+    store = FailsOnBatches(new_buffer("unreachable", 5, kind=kind), dict.fromkeys(range(40), Fault.FAIL), only={"get"})
     sink = LedgerSink()
     run(store, sink)
     assert len(sink.rows) == 5
@@ -231,8 +235,8 @@ def test_metadata_of_something_else_is_no_dead_letter() -> None:
         DeadLetter.parse(b"svc=web")
 
 
-def test_bucket_that_is_gone_is_no_poison() -> None:
-    store = new_buffer("bucket", 2)
+def test_bucket_that_is_gone_is_no_poison(kind: Kind) -> None:
+    store = new_buffer("bucket", 2, kind=kind)
 
     class Gone(FaultyStore):
         def get(self, key: str) -> Any:
@@ -245,14 +249,14 @@ def test_bucket_that_is_gone_is_no_poison() -> None:
     fill(store, 1)
 
 
-def test_lack_of_memory_is_no_poison(letters: Producer) -> None:
+def test_lack_of_memory_is_no_poison(letters: Producer, kind: Kind) -> None:
     def run_out(batch: Batch) -> pa.Table:
         if batch.sequence == 4:
             raise pa.ArrowMemoryError("malloc of size 1000000 failed")
         return batch.records()
 
-    store = new_buffer("memory-is-short")
-    with pytest.raises(MemoryError, match="runtime-memory-is-short: batch 4: malloc of size"):
+    store = new_buffer("memory-is-short", kind=kind)
+    with pytest.raises(MemoryError, match=f"{store.url}: batch 4: malloc of size"):
         run(store, LedgerSink(), decoder=run_out, dead_letters=letters)
     assert read_letters(letters) == []
     run(store, LedgerSink(), dead_letters=letters)
@@ -282,8 +286,8 @@ def test_dead_letters_never_go_to_a_source() -> None:
 
 
 @pytest.mark.parametrize("number", range(10))
-def test_batch_that_arrives_falsified_once_is_no_poison(letters: Producer, number: int) -> None:
-    store = new_buffer(f"falsified-{number}", 10)
+def test_batch_that_arrives_falsified_once_is_no_poison(letters: Producer, number: int, kind: Kind) -> None:
+    store = new_buffer(f"falsified-{number}", 10, kind=kind)
     consumer = Consumer(store, group="etl", clock=ManualClock())
     consumer.fetch_handle().store = FaultyStore(store, {number: Fault.FALSIFY}, only={"get"})
     sink = LedgerSink()

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from filled import TIME, NoPauses, acked, append_data, fill, new_buffer, run, running
+from kinds import BYTES, ROWS, Kind
 from patience import PATIENCE, wait_for
 
 from forebay.buffer.base.errors import InvalidInput
@@ -29,9 +30,14 @@ from forebay.testing.servers import SeaweedServer
 
 
 @pytest.mark.parametrize("in_order", [False, True])
-@pytest.mark.parametrize(("profile", "group"), [("native", "etl"), ("native", None), ("opendata", None)])
-def test_everything_is_committed_once_and_acknowledged(profile: str, group: str | None, in_order: bool) -> None:
-    store = new_buffer(f"once-{profile}-{group}-{in_order}", 0, profile=profile)
+@pytest.mark.parametrize(
+    ("profile", "group", "kind"),
+    [("native", "etl", BYTES), ("native", None, BYTES), ("opendata", None, BYTES), ("native", "etl", ROWS)],
+)
+def test_everything_is_committed_once_and_acknowledged(
+    profile: str, group: str | None, kind: Kind, in_order: bool
+) -> None:
+    store = new_buffer(f"once-{profile}-{group}-{in_order}", 0, profile=profile, kind=kind)
     said = fill(store, 200)
     sink = LedgerSink(in_order=in_order)
     status = run(store, sink, group=group)
@@ -48,7 +54,7 @@ def test_source_that_is_not_in_a_list_is_refused(source: Any) -> None:
         Runtime(source, LedgerSink())
 
 
-def test_sink_that_asks_for_order_gets_it_one_at_a_time() -> None:
+def test_sink_that_asks_for_order_gets_it_one_at_a_time(kind: Kind) -> None:
     class Strict(LedgerSink):
         under_way = most = 0
 
@@ -60,15 +66,15 @@ def test_sink_that_asks_for_order_gets_it_one_at_a_time() -> None:
             self.under_way -= 1
             return answer
 
-    store = new_buffer("ordered", 50)
+    store = new_buffer("ordered", 50, kind=kind)
     sink = Strict(in_order=True)
     run(store, sink, config={"fetch_workers": 8, "commit_workers": 8})
     assert [identity.first for identity in sink.calls] == list(range(50))
     assert sink.most == 1
 
 
-def test_sink_that_does_not_gets_as_many_at_once_as_there_are_workers() -> None:
-    store = new_buffer("parallel", 12)
+def test_sink_that_does_not_gets_as_many_at_once_as_there_are_workers(kind: Kind) -> None:
+    store = new_buffer("parallel", 12, kind=kind)
     sink = LedgerSink()
     barrier = threading.Barrier(4)
     inner = sink.commit
@@ -82,7 +88,7 @@ def test_sink_that_does_not_gets_as_many_at_once_as_there_are_workers() -> None:
     assert len(sink.rows) == 12
 
 
-def test_commit_says_what_it_carries() -> None:
+def test_commit_says_what_it_carries(kind: Kind) -> None:
     seen: list[Commit] = []
 
     class Looking(LedgerSink):
@@ -90,7 +96,7 @@ def test_commit_says_what_it_carries() -> None:
             seen.append(commit)
             return super().commit(commit)
 
-    store = new_buffer("carries", 3)
+    store = new_buffer("carries", 3, kind=kind)
     run(store, Looking(in_order=True))
     reader = Consumer(store, group="etl").reader
     assert [commit.identity.source for commit in seen] == [reader.source] * 3
@@ -131,8 +137,8 @@ def test_batch_without_rows_is_not_committed_and_counts() -> None:
 # Combining
 
 
-def test_batches_are_combined_up_to_the_target() -> None:
-    store = new_buffer("combined", 0)
+def test_batches_are_combined_up_to_the_target(kind: Kind) -> None:
+    store = new_buffer("combined", 0, kind=kind)
     said = fill(store, 20, entries=1, size=96)  # 100 bytes each, with its length
     sink = LedgerSink(combining=Combining(500))
     run(store, sink)
@@ -141,8 +147,8 @@ def test_batches_are_combined_up_to_the_target() -> None:
     assert acked(store) == 19
 
 
-def test_combined_commit_has_the_rows_of_all_its_batches_and_columns_of_all() -> None:
-    store = new_buffer("columns", 3)
+def test_combined_commit_has_the_rows_of_all_its_batches_and_columns_of_all(kind: Kind) -> None:
+    store = new_buffer("columns", 3, kind=kind)
 
     def decode(batch: Batch) -> pa.Table:
         return pa.table({"a": [batch.sequence], f"only-{batch.sequence}": [1.5]})
@@ -154,15 +160,15 @@ def test_combined_commit_has_the_rows_of_all_its_batches_and_columns_of_all() ->
     assert rows[2] == {"a": 2, "only-0": None, "only-1": None, "only-2": 1.5}
 
 
-def test_unnamed_consumer_commits_batch_by_batch() -> None:
-    store = new_buffer("unnamed-combining", 6)
+def test_unnamed_consumer_commits_batch_by_batch(kind: Kind) -> None:
+    store = new_buffer("unnamed-combining", 6, kind=kind)
     sink = LedgerSink(combining=Combining(1 << 20))
     run(store, sink, group=None)
     assert sink.ranges == [(i, i) for i in range(6)]
 
 
-def test_what_waits_to_be_combined_is_committed_after_a_while() -> None:
-    store = new_buffer("combine-time", 3)
+def test_what_waits_to_be_combined_is_committed_after_a_while(kind: Kind) -> None:
+    store = new_buffer("combine-time", 3, kind=kind)
     clock = ManualClock(TIME + 60_000)
     sink = LedgerSink(combining=Combining(1 << 20, max_seconds=10))
     runtime = Runtime([Source(store, group="etl")], sink, clock=clock)
@@ -192,8 +198,8 @@ def test_combined_commits_must_fit_into_memory() -> None:
 # Budgets
 
 
-def test_memory_stays_within_the_budget_and_reading_goes_on_when_there_is_room() -> None:
-    store = new_buffer("budget", 60, entries=1, size=10_000)
+def test_memory_stays_within_the_budget_and_reading_goes_on_when_there_is_room(kind: Kind) -> None:
+    store = new_buffer("budget", 60, entries=1, size=10_000, kind=kind)
     sink = LedgerSink()
     most = []
     inner = sink.commit
@@ -224,8 +230,8 @@ def test_stalled_sink_stops_reading_at_the_budget(profile: str) -> None:
         wait_for(lambda: len(sink.rows) == 100)
 
 
-def test_portion_that_cannot_be_committed_stops_its_source_after_max_batches() -> None:
-    store = new_buffer("stuck", 50)
+def test_portion_that_cannot_be_committed_stops_its_source_after_max_batches(kind: Kind) -> None:
+    store = new_buffer("stuck", 50, kind=kind)
     stuck = threading.Event()
 
     class Stuck(LedgerSink):
@@ -247,8 +253,8 @@ def test_portion_that_cannot_be_committed_stops_its_source_after_max_batches() -
 # Acknowledging
 
 
-def test_ack_is_written_every_n_commits() -> None:
-    store = new_buffer("ack-every", 10)
+def test_ack_is_written_every_n_commits(kind: Kind) -> None:
+    store = new_buffer("ack-every", 10, kind=kind)
     sink = LedgerSink(in_order=True)
     acks: list[int] = []
     consumer = Consumer(store, group="etl")
@@ -265,8 +271,8 @@ def test_ack_is_written_every_n_commits() -> None:
     assert acks == sorted(acks)
 
 
-def test_ack_is_written_after_t_seconds() -> None:
-    store = new_buffer("ack-seconds", 3)
+def test_ack_is_written_after_t_seconds(kind: Kind) -> None:
+    store = new_buffer("ack-seconds", 3, kind=kind)
     clock = ManualClock()
     sink = LedgerSink()
     runtime = Runtime([Source(store, group="etl")], sink, RuntimeConfig(ack_seconds=7), clock=clock)
@@ -281,8 +287,8 @@ def test_ack_is_written_after_t_seconds() -> None:
 # Going on, stopping
 
 
-def test_runs_on_as_batches_arrive_until_it_is_stopped() -> None:
-    store = new_buffer("live", 2)
+def test_runs_on_as_batches_arrive_until_it_is_stopped(kind: Kind) -> None:
+    store = new_buffer("live", 2, kind=kind)
     sink = LedgerSink()
     runtime = Runtime([Source(store, group="etl")], sink)
     with running(runtime) as outcome:
@@ -296,8 +302,8 @@ def test_runs_on_as_batches_arrive_until_it_is_stopped() -> None:
     assert not Groups(store).describe("etl").alive, "what the runtime opened, it closed"
 
 
-def test_catching_up_takes_what_was_there_at_the_beginning_and_ends() -> None:
-    store = new_buffer("mark", 5)
+def test_catching_up_takes_what_was_there_at_the_beginning_and_ends(kind: Kind) -> None:
+    store = new_buffer("mark", 5, kind=kind)
     consumer = Consumer(store, group="etl")
     inner = consumer.next_descriptors
     looks = []
@@ -315,8 +321,8 @@ def test_catching_up_takes_what_was_there_at_the_beginning_and_ends() -> None:
     assert acked(store) == len(sink.rows) - 1 == 5
 
 
-def test_stop_lets_commits_under_way_end_and_acknowledges_them() -> None:
-    store = new_buffer("drain", 20)
+def test_stop_lets_commits_under_way_end_and_acknowledges_them(kind: Kind) -> None:
+    store = new_buffer("drain", 20, kind=kind)
     sink = LedgerSink()
     sink.hold()
     runtime = Runtime([Source(store, group="etl")], sink, RuntimeConfig(max_batches=4))
@@ -333,8 +339,8 @@ def test_stop_lets_commits_under_way_end_and_acknowledges_them() -> None:
         runtime.add(store)
 
 
-def test_stop_returns_in_time_though_the_sink_hangs_and_acknowledges_what_is_done() -> None:
-    store = new_buffer("hang", 6)
+def test_stop_returns_in_time_though_the_sink_hangs_and_acknowledges_what_is_done(kind: Kind) -> None:
+    store = new_buffer("hang", 6, kind=kind)
     sink = LedgerSink()
 
     class Hanging(LedgerSink):
@@ -362,8 +368,8 @@ def test_runtime_stopped_before_it_runs_does_nothing() -> None:
     assert Queue(store).read().groups == {}
 
 
-def test_consumer_that_was_given_stays_open_and_its_own() -> None:
-    store = new_buffer("given", 4)
+def test_consumer_that_was_given_stays_open_and_its_own(kind: Kind) -> None:
+    store = new_buffer("given", 4, kind=kind)
     with Consumer(store, group="etl") as consumer:
         run(consumer, LedgerSink())
         fill(store, 1)
@@ -373,8 +379,8 @@ def test_consumer_that_was_given_stays_open_and_its_own() -> None:
 # Several sources
 
 
-def test_several_sources_feed_one_sink_each_with_its_own_frontier() -> None:
-    stores = [new_buffer(f"several-{number}", 10 * (number + 1)) for number in range(3)]
+def test_several_sources_feed_one_sink_each_with_its_own_frontier(kind: Kind) -> None:
+    stores = [new_buffer(f"several-{number}", 10 * (number + 1), kind=kind) for number in range(3)]
     sink = LedgerSink()
     runtime = Runtime([Source(store, group="etl") for store in stores], sink)
     status = runtime.run(until_caught_up=True, show_progress=False)
@@ -405,8 +411,8 @@ def test_partitions_of_a_topic_are_shared_by_list() -> None:
         Runtime([Source(url, partitions=[3])], LedgerSink()).run(show_progress=False)
 
 
-def test_source_added_while_running_gives_its_backlog_first_in_order() -> None:
-    first, second = new_buffer("add-first", 3), new_buffer("add-second", 30)
+def test_source_added_while_running_gives_its_backlog_first_in_order(kind: Kind) -> None:
+    first, second = new_buffer("add-first", 3, kind=kind), new_buffer("add-second", 30, kind=kind)
     sink = LedgerSink(in_order=True)
     runtime = Runtime([Source(first, group="etl")], sink)
     with running(runtime):
@@ -418,8 +424,8 @@ def test_source_added_while_running_gives_its_backlog_first_in_order() -> None:
     assert [found.first for found in sink.calls if found.source == reader.source] == list(range(35))
 
 
-def test_source_removed_is_drained_acknowledged_and_let_go_while_others_go_on() -> None:
-    gone, stays = new_buffer("remove-gone", 5), new_buffer("remove-stays", 5)
+def test_source_removed_is_drained_acknowledged_and_let_go_while_others_go_on(kind: Kind) -> None:
+    gone, stays = new_buffer("remove-gone", 5, kind=kind), new_buffer("remove-stays", 5, kind=kind)
     sink = LedgerSink()
     source = Source(gone, group="etl")
     runtime = Runtime([source, Source(stays, group="etl")], sink, RuntimeConfig(ack_seconds=1000))
@@ -439,8 +445,8 @@ def test_source_removed_is_drained_acknowledged_and_let_go_while_others_go_on() 
     assert acked(gone) == 7
 
 
-def test_removal_gives_up_on_a_commit_that_hangs() -> None:
-    store = new_buffer("remove-hang", 4)
+def test_removal_gives_up_on_a_commit_that_hangs(kind: Kind) -> None:
+    store = new_buffer("remove-hang", 4, kind=kind)
     sink = LedgerSink()
     sink.hold()
     source = Source(store, group="etl")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from filled import NoPauses, acked, fill
+from kinds import Kind
 from patience import PATIENCE
 
 from forebay.buffer.base.errors import Fenced, InvalidInput
@@ -29,8 +30,9 @@ CHANCE = NoPauses(7)  # one for all, or two runtimes would make the same claim
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest) -> MemoryStore:
+def store(request: pytest.FixtureRequest, kind: Kind) -> MemoryStore:
     store = MemoryStore(f"memory://{request.node.name}")
+    kind.begin(store)
     fill(store, 5)
     return store
 

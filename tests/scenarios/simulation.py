@@ -2,7 +2,8 @@
 
     python tests/scenarios/simulation.py SEED [rows]
 
-replays a seed, the same each time, and prints what happened, request by request. `simulation_world.py` explains how.
+replays a seed, the same each time, and prints what happened, request by request, and what every process was told.
+`simulation_world.py` explains how.
 
 The processes here are the real ones, without the threads that they have in production: a producer's uploader and
 queue, consumers, collectors, holds.
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Callable
 
 from machine_processes import GRACE, TTL, WithoutAlarms
-from simulation_readers import Consuming
+from simulation_readers import Consuming, Iterating, StandingBy
 from simulation_world import EXPECTED, Process, Simulation
 from simulation_writers import Input, Lasting, Loading, Producing
 
@@ -146,15 +147,18 @@ def whole_cast(simulation: Simulation) -> list[Process]:
         lambda: Lasting(simulation, "pod-b 1", Input("pod-b")),
         lambda: Lasting(simulation, "pod-c 1", Input("pod-c")),
         lambda: Loading(simulation, "job"),
-        lambda: Consuming(simulation, "consumer 2", None),
+        lambda: Iterating(simulation, "consumer 2", None),
         lambda: Consuming(simulation, "etl 2", "etl"),
         lambda: Consuming(simulation, "audit", "audit"),
+        lambda: Iterating(simulation, "etl 3", "etl"),
+        lambda: StandingBy(simulation, "standby 1", "etl"),
+        lambda: StandingBy(simulation, "standby 2", "etl"),
         lambda: Collecting(simulation, "collector 2"),
         lambda: Keeping(simulation, "keeper"),
         lambda: Holding(simulation, "holder 1"),
         lambda: Holding(simulation, "holder 2"),
     ]
-    count = simulation.random.randint(2, 5)
+    count = simulation.random.randint(3, 6)
     return [*cast, *(make() for make in simulation.random.sample(others, count))]
 
 
@@ -174,7 +178,8 @@ def main() -> int:
     except AssertionError as error:
         verdict = str(error)
     holds = f"seed {simulation.seed}: everything holds; {dict(sorted(simulation.seen.items()))}"
-    sys.stdout.write("\n".join([*simulation.trace, verdict or holds, ""]))
+    told = [line.decode().rstrip() for line in simulation.lines]
+    sys.stdout.write("\n".join([*simulation.trace, *told, verdict or holds, ""]))
     return bool(verdict)
 
 

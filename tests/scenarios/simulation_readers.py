@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from simulation_world import EXPECTED, Process, Simulation, place_of
 
 from forebay.buffer.base.errors import Fenced, NotFound, Trimmed, Unknown, Unsupported
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.model import BatchDescriptor
-from forebay.buffer.groups import cursor_key
+from forebay.buffer.groups import CursorState, cursor_key
+from forebay.buffer.read.ahead import ReadAhead
+from forebay.buffer.standby import HEARTBEAT_SECONDS, Standby
 from forebay.runtime.stages.frontier import Frontier
 from forebay.runtime.stages.portions import Portion
+
+PAUSE = 15.0
+"""Seconds between two looks of a standby. A longer pause counts as two of it, as long as an owner may be silent."""
 
 
 class Consuming(Process):
     """Reads, commits in any order, and acknowledges what is committed without a gap."""
 
     can_be_fenced = True
+    check_claim: Callable[[CursorState], None] | None = None
 
     def __init__(self, simulation: Simulation, name: str, group: str | None) -> None:
         super().__init__(simulation, name)
@@ -36,7 +44,14 @@ class Consuming(Process):
     def open(self) -> None:
         answer = self.simulation.journal.call("claim", self.who, reader=self.group or "")
         try:
-            consumer = Consumer(self.line, group=self.group, clock=self.line.clock, random=self.random)
+            consumer = Consumer(
+                self.line,
+                group=self.group,
+                read_ahead=ReadAhead(batches=3),
+                check_claim=self.check_claim,
+                clock=self.line.clock,
+                random=self.random,
+            )
         except EXPECTED:
             answer("unknown")  # a claim may have been made before it failed
             return
@@ -58,7 +73,7 @@ class Consuming(Process):
         answer = self.simulation.journal.call("read", self.who, **told)
         is_over = self.is_life_over()
         try:
-            found = consumer.next_descriptors(most)
+            found, saw_end = self.look(consumer, most)
         except (Fenced, Trimmed) as error:
             answer("fenced")
             self.leave(error)
@@ -69,10 +84,15 @@ class Consuming(Process):
         assert not is_over, f"{self.who} reads on, and its group was reset or deleted before"
         first = place_of(consumer, found) if self.following is None else self.following
         values = [(batch.sequence, self.simulation.values[batch.location]) for batch in found]
-        answer("ok", batches=values, first=first, saw_end=len(found) < most)
+        answer("ok", batches=values, first=first, saw_end=saw_end)
         self.following = first + len(found)
         if found and (self.group is None or self.record(consumer, [batch.sequence for batch in found])):
             self.commit(consumer, found)
+
+    def look(self, consumer: Consumer, most: int) -> tuple[list[BatchDescriptor], bool]:
+        """What comes next, and whether there was no more."""
+        found = consumer.next_descriptors(most)
+        return found, len(found) < most
 
     def record(self, consumer: Consumer, ends: list[int]) -> bool:
         """Write down what is about to be committed, as the runtime does for a group; False if it is another's now."""
@@ -165,3 +185,62 @@ class Consuming(Process):
             consumer.close()
         except EXPECTED as error:
             self.simulation.seen[f"closing: {type(error).__name__}"] += 1
+
+
+class Iterating(Consuming):
+    """Iterates, so that it reads ahead. Each run begins with a look of its own, as the journal's reads do."""
+
+    def look(self, consumer: Consumer, most: int) -> tuple[list[BatchDescriptor], bool]:
+        batch = consumer.next_batch()
+        found: list[BatchDescriptor] = []
+        while batch is not None:
+            values = self.simulation.read(batch)
+            assert values == self.simulation.values[batch.location], f"{batch.location} changed"
+            found.append(batch.descriptor)
+            if len(found) > most:
+                return found, False
+            try:
+                batch = next(consumer.batches(), None)
+            except (Fenced, Trimmed):
+                raise
+            except EXPECTED:
+                return found, False
+            self.simulation.seen["batches read ahead"] += batch is not None
+        return found, True
+
+
+class StandingBy(Consuming):
+    """Takes over a group only once its owner has shown no life for long enough, and shows life itself."""
+
+    def __init__(self, simulation: Simulation, name: str, group: str) -> None:
+        super().__init__(simulation, name, group)
+        self.line.waits = True
+        self.waits_for = group
+
+    def begin(self) -> None:
+        super().begin()
+        self.standby = Standby(self.line, self.waits_for, self.line.clock)
+        self.check_claim = self.standby.check_claim
+
+    def work(self) -> None:
+        if self.consumer is not None and self.random.random() < 0.3:
+            self.show_alive(self.consumer)
+        else:
+            super().work()
+
+    def open(self) -> None:
+        try:
+            is_free = self.standby.look(PAUSE)
+        except EXPECTED:
+            return
+        if is_free:
+            super().open()
+            self.standby.start_again()
+
+    def show_alive(self, consumer: Consumer) -> None:
+        try:
+            consumer.show_alive(HEARTBEAT_SECONDS)
+        except Fenced as error:
+            self.leave(error)
+        except EXPECTED:
+            pass

@@ -33,10 +33,15 @@ from forebay.buffer.base.names import ulid_in
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.batch import decode_batch
 from forebay.buffer.format.model import BatchDescriptor
+from forebay.buffer.groups import Cursor
 from forebay.buffer.inspect.migrate import migrate
 from forebay.buffer.manifest import BelowFloor, Manifest, Queue, head
+from forebay.buffer.manifest.head_fields import Owner
 from forebay.buffer.manifest.state import CURSORS
+from forebay.buffer.read import ahead
 from forebay.buffer.read.fetch import Batch
+from forebay.buffer.read.threads import Coming
+from forebay.buffer.standby import TAKEOVER_SECONDS
 from forebay.buffer.store.base import Data, Outcome
 from forebay.buffer.store.memory import MemoryStore
 from forebay.buffer.write.formats import open_format
@@ -67,6 +72,10 @@ class Line(FaultyStore):
         self.name = name
         self.claims: set[str] = set()
         """The ids of the claims that were ever made from here."""
+        self.waits = False
+        """Whether its process takes a group over only from an owner that is gone."""
+        self.changed_at: dict[str, float] = {}
+        """When each cursor last changed, by the clock of this process."""
         self.doomed = False
         """Whether the next request is its last."""
         self.was_falsified = False
@@ -130,6 +139,8 @@ class Simulation:
         self._troubled = False
         self.forgetful = self.random.random() < 0.3
         self._fault_rate = self.random.choice((0.0, 0.03, 0.1, 0.2))
+        self._throttle_rate = self.random.choice((*5 * (0.0,), 0.4))
+        """The share of writes to the manifest and to cursors that come too soon for the store."""
         self.migrating = self.random.random() < 0.1 and not rows
         """Whether the buffer is of version 1 at first."""
         if self.migrating:
@@ -220,9 +231,11 @@ class Simulation:
     def _draw_fault(self, process: Process, *, is_write: bool) -> Fault | None:
         if process.line.doomed:
             return Fault.CRASH
-        if not self._troubled or self.random.random() >= self._fault_rate:
+        if not self._troubled:
             return None
-        fault = self.random.choice(FAULTS if is_write else READ_FAULTS)
+        fault = self._draw_trouble(process.line, is_write=is_write)
+        if fault is None:
+            return None
         if fault is Fault.FALSIFY:
             # Version 1 has no checksum to tell by; and three wrong answers in a row are damage.
             if self.migrating or self.store.head is None or process.line.was_falsified:
@@ -234,6 +247,14 @@ class Simulation:
         if fault is Fault.OWN_RETRY and (self.forgetful or process.can_be_fenced):
             return Fault.LOSE_ANSWER
         return fault
+
+    def _draw_trouble(self, line: Line, *, is_write: bool) -> Fault | None:
+        is_shared = is_write and line.request.partition(" ")[2].startswith(("manifest", CURSORS))
+        if is_shared and self.random.random() < self._throttle_rate:
+            return Fault.THROTTLED
+        if self.random.random() >= self._fault_rate:
+            return None
+        return self.random.choice(FAULTS if is_write else READ_FAULTS)
 
     def _disturb(self) -> None:
         what = self.random.random()
@@ -266,9 +287,12 @@ class Simulation:
     def watch_acks(self, line: Line, key: str, do: Callable[[], Outcome]) -> Outcome:
         """Do a conditional write, and check that the mover of a frontier owns it and has committed what it passes."""
         is_cursor = key.startswith(f"{CURSORS}/")
-        before = self.store.cursor(key) if is_cursor else self._owner()
+        before: Cursor | Owner | None = self.store.cursor(key) if is_cursor else self._owner()
         outcome = do()
-        after = self.store.cursor(key) if is_cursor else self._owner()
+        after: Cursor | Owner | None = self.store.cursor(key) if is_cursor else self._owner()
+        if isinstance(after, Cursor) and after is not before:
+            assert not isinstance(before, Owner)
+            self._watch_takeover(line, key, before, after)
         if after is None or after is before or (before is not None and after.acked == before.acked):
             return outcome
         if after.acked is not None:
@@ -284,7 +308,16 @@ class Simulation:
             assert not missing, f"{line.name} acknowledged {sorted(missing)}, which was not committed"
         return outcome
 
-    def _owner(self) -> head.Owner | None:
+    def _watch_takeover(self, line: Line, key: str, before: Cursor | None, after: Cursor) -> None:
+        """Check that a standby replaces no owner that changed its cursor lately, by the standby's own clock."""
+        if line.waits and before is not None and before.claim_id and after.claim_id not in {"", before.claim_id}:
+            silent = line.clock.monotonic() - line.changed_at[key]
+            assert silent >= TAKEOVER_SECONDS, f"{line.name} took over from an owner that was silent for {silent} s"
+            self.seen["takeovers by a standby"] += 1
+        for process in self.processes:
+            process.line.changed_at[key] = process.line.clock.monotonic()
+
+    def _owner(self) -> Owner | None:
         return None if self.store.head is None else self.store.head.owner
 
     # The end
@@ -410,11 +443,31 @@ def place_of(consumer: Consumer, found: list[BatchDescriptor]) -> int:
     return state.first_sequence
 
 
+class FetchedAtOnce:
+    """In place of the threads of a reader: what shall be fetched is fetched at once, by the process that asks."""
+
+    def __init__(self, most: int, name: str) -> None:
+        pass
+
+    def submit(self, do: Callable[[], T]) -> Coming[T]:
+        coming: Coming[T] = Coming()
+        self.run(coming, do)
+        return coming
+
+    def run(self, coming: Coming[T], do: Callable[[], T]) -> None:
+        coming.carry_out(do)
+        if isinstance(error := coming.exception(), Crash):
+            raise error
+
+    def close(self, timeout: float | None = None) -> None:
+        pass
+
+
 @contextmanager
 def small_limits(*, forgetful: bool) -> Iterator[None]:
-    """Segments of one or two entries, few writers remembered, no log."""
+    """Segments of one or two entries, few writers remembered, no log, and no threads that fetch."""
     kept = [(module, name, getattr(module, name)) for module, name in LIMITS]
-    settings = (1, 2, 2 if forgetful else 256, 0 if forgetful else 1, 1, 2)
+    settings = (1, 2, 2 if forgetful else 256, 0 if forgetful else 1, 1, 2, FetchedAtOnce)
     for (module, name), value in zip(LIMITS, settings, strict=True):
         setattr(module, name, value)
     logging.disable(logging.CRITICAL)
@@ -429,5 +482,5 @@ def small_limits(*, forgetful: bool) -> Iterator[None]:
 _migrate = sys.modules[migrate.__module__]
 LIMITS = (
     *((head, "KEPT_LISTINGS"), (head, "FANOUT"), (head, "MAX_WRITERS"), (head, "KEPT_LASTING")),
-    *((_migrate, "KEPT_LISTINGS"), (_migrate, "FANOUT")),
+    *((_migrate, "KEPT_LISTINGS"), (_migrate, "FANOUT"), (ahead, "FetchThreads")),
 )

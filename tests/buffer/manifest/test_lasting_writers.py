@@ -1,4 +1,7 @@
-"""Lasting writers: rfcs/0005. Their names last, however many there are, and the head does not grow with them."""
+"""Lasting writers: rfcs/0005. Their names last, however many there are, and the head does not grow with them.
+
+A writer's number does not depend on what its batches hold, so these run on bytes alone.
+"""
 
 from __future__ import annotations
 

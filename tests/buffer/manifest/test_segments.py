@@ -1,4 +1,7 @@
-"""Segments: what is read on the way to a batch, what is kept, and what a missing or foreign one means."""
+"""Segments: what is read on the way to a batch, what is kept, and what a missing or foreign one means.
+
+A listing of rows has one more field, its version; test_schema_history.py and the simulation seal such listings.
+"""
 
 from __future__ import annotations
 

@@ -6,11 +6,10 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from kinds import Kind, append_all
 
 from forebay.buffer.base.errors import Fenced
 from forebay.buffer.consumer import Consumer
-from forebay.buffer.format.batch import encode_batch
-from forebay.buffer.format.model import NewBatch
 from forebay.buffer.groups import Groups
 from forebay.buffer.manifest import Queue
 from forebay.buffer.store.base import Outcome
@@ -19,11 +18,10 @@ from forebay.testing import Fault, FaultyStore, ManualClock
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest) -> MemoryStore:
+def store(request: pytest.FixtureRequest, kind: Kind) -> MemoryStore:
     store = MemoryStore(f"memory://{request.node.name}")
-    for number in range(10):
-        store.put(f"data/{number}", encode_batch([b"x"], "none"))
-    Queue(store).append([NewBatch(f"data/{number}") for number in range(10)])
+    kind.begin(store)
+    append_all(Queue(store), [kind.upload(store, f"data/{number}", [b"x"]) for number in range(10)])
     return store
 
 

@@ -93,13 +93,24 @@ def test_rows_may_be_changed_after_the_call() -> None:
     rows: list[Any] = [{"id": 1, "tags": ["a"], "text": "kept"}]
     made = check_rows(rows, b"", 5, converter=CONVERTER)
     one = check_rows(rows[0], b"", 5, converter=CONVERTER)
+    flat: list[Any] = [{"id": 1, "text": "kept"}]
+    without_lists = check_rows(flat, b"", 5, converter=CONVERTER)
     rows[0]["tags"].append("b")
-    rows[0]["text"] = "changed"
+    rows[0]["text"] = flat[0]["text"] = "changed"
     rows.append({"id": 2})
-    filled = fill(made, one)
+    filled = fill(made, one, without_lists)
     filled.prepare()
     assert filled.table is not None
-    assert filled.table.to_pylist() == [{"id": 1, "text": "kept", "tags": ["a"]}] * 2
+    kept = {"id": 1, "text": "kept", "tags": ["a"]}
+    assert filled.table.to_pylist() == [kept, kept, {**kept, "tags": None}]
+
+
+def test_list_of_documents_may_be_changed_after_the_call() -> None:
+    documents = [b'{"id": 1}', b'{"id": 2}']
+    made = check_rows(documents, b"", 5, converter=CONVERTER)
+    documents[0] = b'{"id": 9}'
+    documents.append(b'{"id": 3}')
+    assert ids_in(fill(made)) == [1, 2]
 
 
 def test_nested_rows_may_be_changed_after_the_call() -> None:
