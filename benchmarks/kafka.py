@@ -10,6 +10,9 @@ Both get the same JSON events, in calls of a thousand, from a Python client:
 - *typed, format*: Spark reads the typed buffer through the format `forebay`.
 - *typed, read*: `forebay.runtime.spark.read` of the same rows in a folder. On S3 it needs Hadoop's jars for S3.
 
+Each `AvailableNow` stream is a query of its own. Spark starts a Python process for each query over forebay, once, and
+none for Kafka's. That weighs more the less there is to read: the notes say how much it is, and the ratio without it.
+
 Ratios are of processor time, summed over the client, Spark's JVM and Python processes, and the server that the case
 uses. The MB/s beside them are of JSON and by elapsed time. Latencies are elapsed time.
 
@@ -49,7 +52,7 @@ from forebay.runtime.spark import read
 from forebay.testing.servers import SeaweedServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from harness import Bench
     from pyspark.sql import DataFrame, SparkSession
@@ -102,8 +105,9 @@ def run(bench: Bench) -> None:
                 _time_to_durable(bench, ground)
                 with session(2, jars["connector"]) as spark:
                     _time_to_visible(bench, ground, spark)
+                    starts = _time_to_start(bench, ground, spark)
                     for load in loads:
-                        _read(bench, ground, load, spark)
+                        _read(bench, ground, load, spark, starts)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -229,7 +233,33 @@ def _write_buffer(ground: _Ground, load: _Load, case: str) -> str:
 # Reading in Spark
 
 
-def _read(bench: Bench, ground: _Ground, load: _Load, spark: SparkSession) -> None:
+def _time_to_start(bench: Bench, ground: _Ground, spark: SparkSession) -> dict[str, float]:
+    """Return the processor seconds of a stream that finds one call of entries: what a query takes to start and end."""
+    one = _Load(1024, 1024 * _CALL)
+    places = {_KAFKA: _write_kafka(ground, one), _BYTES: _write_buffer(ground, one, _BYTES)}
+    places[_TYPED] = _write_buffer(ground, one, _FROM_ARROW)
+    group = "AvailableNow: one call of entries"
+
+    def count_all(frame: DataFrame) -> None:
+        assert frame.count() == one.entries
+
+    cases = {case: partial(_stream_once, ground, spark, case, where, count_all) for case, where in places.items()}
+    take_turns(bench, group, one.bytes, cases, _KAFKA, leave_out=ground.unused)
+    return {row.case: min(row.seconds) for row in bench.rows if row.group == group}
+
+
+def _open(ground: _Ground, reader: Any, case: str, where: str) -> DataFrame:
+    return ground.load(reader, case, where, "page string, ms bigint" if case == _TYPED else "value binary")
+
+
+def _stream_once(ground: _Ground, spark: SparkSession, case: str, where: str, ask: Callable[[DataFrame], None]) -> None:
+    writer = _open(ground, spark.readStream, case, where).writeStream.foreachBatch(lambda frame, _: ask(frame))
+    query = writer.option("checkpointLocation", ground.checkpoint()).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert len(query.recentProgress) == 1, "the backlog was to be one micro-batch"
+
+
+def _read(bench: Bench, ground: _Ground, load: _Load, spark: SparkSession, starts: Mapping[str, float]) -> None:
     folder = f"file://{ground.folder}/typed-{next(_numbers)}"
     with Producer(folder, schema=_SCHEMA) as producer:
         for call in load.calls(arrow=True):
@@ -248,19 +278,11 @@ def _read(bench: Bench, ground: _Ground, load: _Load, spark: SparkSession) -> No
         averages.append(sorted(map(tuple, frame.groupBy("page").agg({"ms": "avg"}).collect())))
         assert averages[-1] == averages[0]
 
-    def open_(reader: Any, case: str) -> DataFrame:
-        columns = "page string, ms bigint" if case == _TYPED else "value binary"
-        return ground.load(reader, case, places[case], columns)
-
     def batch(ask: Callable[[DataFrame], None], case: str) -> None:
-        ask(read(spark, folder) if case == _READ else open_(spark.read, case))
+        ask(read(spark, folder) if case == _READ else _open(ground, spark.read, case, places[case]))
 
     def stream(ask: Callable[[DataFrame], None], case: str) -> None:
-        writer = open_(spark.readStream, case).writeStream.foreachBatch(lambda frame, _: ask(frame))
-        writer = writer.option("checkpointLocation", ground.checkpoint()).trigger(availableNow=True)
-        query = writer.start()
-        query.awaitTermination()
-        assert len(query.recentProgress) == 1, "the backlog was to be one micro-batch"
+        _stream_once(ground, spark, case, places[case], ask)
 
     sums, all_of = (_KAFKA, _BYTES), (_KAFKA, _BYTES, _TYPED)
     for group, ask, way, cases in (
@@ -274,6 +296,20 @@ def _read(bench: Bench, ground: _Ground, load: _Load, spark: SparkSession) -> No
         found = take_turns(bench, name, load.bytes, calls, _KAFKA, leave_out=ground.unused)
         for case in cases[1:]:
             bench.require(f"{name}: {case}, times Kafka", found[case], least=_LEAST[case])
+        if way is stream:
+            _note_starts(bench, name, cases[1:], starts)
+
+
+def _note_starts(bench: Bench, group: str, cases: Sequence[str], starts: Mapping[str, float]) -> None:
+    """Say how much of each stream's time went into starting and ending the query."""
+    took = {row.case: min(row.seconds) for row in bench.rows if row.group == group}
+    rest = {case: seconds - starts[case] for case, seconds in took.items()}
+    for case in cases:
+        bench.note(
+            f"{group}: {case} takes {took[case]:.2f} CPU s, of which {starts[case]:.2f} to start and end the query "
+            f"(Kafka {took[_KAFKA]:.2f} and {starts[_KAFKA]:.2f}); without that it is {rest[_KAFKA] / rest[case]:.2f} "
+            "times Kafka"
+        )
 
 
 # Latencies

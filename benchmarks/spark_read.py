@@ -293,12 +293,13 @@ def take_turns(
     cases: Mapping[str, Callable[[], object]],
     ceiling: str,
     *,
+    unit: str = "MB",
     leave_out: Mapping[str, int] | None = None,
 ) -> dict[str, float]:
     """Measure the cases in turns, and return each one's speed by processor time, as a share of the ceiling's.
 
-    `amount` is the number of bytes that one call handles. `leave_out` names, for some cases, a process that we started
-    and that the case does not use: its processor time is not counted there.
+    `amount` is how many units one call handles; unit "MB" takes it in bytes. `leave_out` names, for some cases, a
+    process that we started and that the case does not use: its processor time is not counted there.
     """
     unused = leave_out or {}
     bench.progress(group)
@@ -318,8 +319,8 @@ def take_turns(
     best = {name: min(seconds) for name, seconds in cpu.items()}
     ratios = {name: best[ceiling] / seconds for name, seconds in best.items()}
     for name in cases:
-        rate = amount / 1e6 / statistics.median(wall[name])
-        bench.rows.append(Row(group, name, ratios[name], rate, "MB", cpu[name]))
+        rate = amount / (1e6 if unit == "MB" else 1) / statistics.median(wall[name])
+        bench.rows.append(Row(group, name, ratios[name], rate, unit, cpu[name]))
     bench.ceilings[group], bench.clocks[group] = ceiling, "cpu"
     return ratios
 
@@ -375,6 +376,7 @@ def session(cores: int, jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # tasks import the sources below
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process of Spark's compiles all of forebay again
     spark = (
         SparkSession.builder.master(f"local[{cores}]")
         .config("spark.driver.host", "127.0.0.1")
