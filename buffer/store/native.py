@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import threading
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -252,6 +252,9 @@ def _run_interruptibly(request: Callable[[], _T]) -> _T:
     except RuntimeError:  # the interpreter ends, and starts no threads any more
         return request()
     try:
+        # A signal that comes just before a wait begins does not end that wait. It is handled before the next one.
+        while not answer.done():
+            wait([answer], 1.0)
         return answer.result()
     finally:
         del answer  # its error refers to this frame, and so would keep the body of the request in memory

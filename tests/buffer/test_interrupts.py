@@ -127,9 +127,23 @@ def by_async_for(consumer: Any) -> Found:
 READERS: list[Callable[[Any], Found]] = [by_next_batch, by_descriptors, by_for, by_async_for]
 
 
-def open_consumer(store: Any, partitions: int) -> Any:
-    """A consumer of everything: what the one before acknowledged was not written."""
-    return TopicConsumer(store) if partitions else Consumer(store)
+def fill(store: MemoryStore, partitions: int) -> None:
+    """Append all batches, to a buffer, or to a topic with this number of partitions."""
+    if partitions:
+        create_topic(store, partitions)
+        for number in range(partitions):
+            append(Topic(store).partition(number), BATCHES // partitions)
+    else:
+        append(store, BATCHES)
+
+
+def open_consumer(filled: MemoryStore, partitions: int) -> Any:
+    """A consumer of a copy of everything. Close it: its threads would live on for a second, by the hundred."""
+    copy = MemoryStore(f"{filled.url}-copy")
+    copy.delete([found.key for found in copy.list()])
+    for found in filled.list():
+        copy.put(found.key, bytes(filled.get(found.key).data))
+    return TopicConsumer(copy) if partitions else Consumer(copy)
 
 
 def read_all(consumer: Any, read: Callable[[Any], Found], interrupter: Interrupter) -> Found:
@@ -153,13 +167,7 @@ def test_interrupt_at_any_instruction_skips_no_batch(
     request: pytest.FixtureRequest, partitions: int, read: Callable[[Any], Found]
 ) -> None:
     store = MemoryStore(f"memory://{request.node.name}")
-    if partitions:
-        create_topic(store, partitions)
-        for number in range(partitions):
-            append(Topic(store).partition(number), BATCHES // partitions)
-    else:
-        append(store, BATCHES)
-
+    fill(store, partitions)
     for instruction in range(100_000):
         consumer = open_consumer(store, partitions)
         interrupter = Interrupter(instruction, anywhere=not partitions and read is not by_async_for)
@@ -170,6 +178,7 @@ def test_interrupt_at_any_instruction_skips_no_batch(
             assert sequences == list(range(len(sequences))), f"interrupted at {instruction}: partition {number}"
             for sequence in sequences:
                 consumer.ack(*((number, sequence) if partitions else (sequence,)))
+        consumer.close()
         if not interrupter.raised:
             break
     assert instruction > 10, "it was interrupted all the way"
@@ -178,15 +187,11 @@ def test_interrupt_at_any_instruction_skips_no_batch(
 @pytest.mark.parametrize("partitions", [0, 2], ids=["buffer", "topic"])
 def test_interrupt_while_batches_are_fetched_ahead_skips_none(request: pytest.FixtureRequest, partitions: int) -> None:
     store = MemoryStore(f"memory://{request.node.name}")
-    if partitions:
-        create_topic(store, partitions)
-        for number in range(partitions):
-            append(Topic(store).partition(number), BATCHES // partitions)
-    else:
-        append(store, BATCHES)
+    fill(store, partitions)
     for instruction in range(100_000):
         interrupter = Interrupter(instruction, anywhere=False, files=FILES | AHEAD)
-        found = read_all(open_consumer(store, partitions), by_for, interrupter)
+        with open_consumer(store, partitions) as consumer:
+            found = read_all(consumer, by_for, interrupter)
         assert len(set(found)) == len(found) == BATCHES, f"interrupted at {instruction}: {found}"
         if not interrupter.raised:
             break

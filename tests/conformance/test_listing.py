@@ -110,7 +110,7 @@ def test_a_prefix_that_no_key_can_have_is_invalid(store: ObjectStore, prefix: st
 
 def test_listing_and_deleting_go_past_a_thousand_keys(backend: Backend) -> None:
     store = backend.open()
-    total = 1_001 if backend.kind == "s3fs-moto" else 2_500
+    total = 1_001 if backend.kind.endswith("moto") else 2_500  # moto is slow; the real server shows three pages
     keys = [f"many/{number:06}" for number in range(total)]
     put_all(store, [*keys, "other"])
 

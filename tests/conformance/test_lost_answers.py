@@ -98,7 +98,7 @@ def check_create(store: ObjectStore, direct: ObjectStore, key: str) -> type:
     return type(outcome)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_hundreds_of_conditional_writes_through_a_faulty_network_report_nothing_false(
     proxied: Proxied, seed: int
 ) -> None:

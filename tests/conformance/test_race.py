@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from forebay.buffer.store import ObjectStore
 
 PROCESSES = 8
-INCREMENTS = 50
+INCREMENTS = 20
 
 
 @pytest.mark.parametrize("backend", ["file", "s3fs-weed", "obstore-weed", AZURE], indirect=True)

@@ -14,6 +14,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 TOP = Path(__file__).parents[2]
@@ -69,7 +70,7 @@ class Guard:
         place = marks[0]
         while _is_comment(lines[place - 1]):  # the comment is on a line of its own
             place += 1
-        for block in _blocks(ast.parse(text)):
+        for block in _blocks(_parse(text)):
             for index, statement in enumerate(block):
                 if statement.lineno <= place <= _end_of_header(statement, lines):
                     return block[index : index + max(1, self.statements)]
@@ -77,9 +78,21 @@ class Guard:
 
     def _check_names(self, text: str, changed: str) -> None:
         """Refuse a replacement that uses a name or an own attribute that is new: it would fail for another reason."""
-        unknown = _used(ast.parse(changed)) - _used(ast.parse(text)) - _bound(ast.parse(changed)) - set(dir(builtins))
+        tree = ast.parse(changed)
+        unknown = _used(tree) - _used_in(text) - _bound(tree) - set(dir(builtins))
         if unknown:
             raise Misplaced(f"{self.name}: its module has no {', '.join(sorted(unknown))}; mend guards.toml")
+
+
+@lru_cache(maxsize=1)
+def _parse(text: str) -> ast.Module:
+    """Return the tree of a module. A module has many guards: they are best taken one after the other."""
+    return ast.parse(text)
+
+
+@lru_cache(maxsize=1)
+def _used_in(text: str) -> set[str]:
+    return _used(_parse(text))
 
 
 def _used(tree: ast.Module) -> set[str]:

@@ -52,7 +52,8 @@ def test_guards_in_the_code_are_those_in_the_list() -> None:
 
 
 def test_every_guard_can_be_taken_out_and_its_test_is_there() -> None:
-    assert [problem for guard in GUARDS if (problem := problem_with(guard))] == []
+    by_file = sorted(GUARDS, key=lambda guard: FILES.get(guard.name, TOP))  # each file is parsed once
+    assert [problem for guard in by_file if (problem := problem_with(guard))] == []
 
 
 def test_guards_have_different_names_and_are_ordered_by_rfc() -> None:
