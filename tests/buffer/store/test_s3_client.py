@@ -9,7 +9,7 @@ import pytest
 
 from forebay.buffer.base.errors import Unavailable, Unsupported
 from forebay.buffer.store import open_store
-from forebay.buffer.store.options import S3Options
+from forebay.buffer.store.options import S3Options, parse_s3_options
 
 pytest.importorskip("s3fs")
 
@@ -125,3 +125,39 @@ def test_listing_that_never_ends_is_an_error(tokens: list[str], monkeypatch: pyt
     store = open_store("s3://bucket", {"anon": True, "client": "s3fs", "max_attempts": 1})
     with pytest.raises(Unavailable, match="does not come to an end"):
         list(store.list())
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "2026-11-18T20:02:27.123Z",
+        "2026-11-18T20:02:27Z",
+        "Wed, 18 Nov 2026 20:02:27 GMT",
+        "1700000000",
+        1700000000.5,
+        "2026-11-18T20:02:27+02:00",
+    ],
+)
+def test_time_is_the_one_that_botocore_reads(told: str | float) -> None:
+    from botocore.utils import parse_timestamp
+
+    from forebay.buffer.store.s3 import _parse_time
+
+    assert _parse_time(told).timestamp() == parse_timestamp(told).timestamp()
+
+
+@pytest.mark.parametrize("told", ["soon", "Wed, 18 Nov GMT", "2026-99-18T20:02:27Z"])
+def test_text_that_is_no_time_is_refused_as_botocore_refuses_it(told: str) -> None:
+    from forebay.buffer.store.s3 import _parse_time
+
+    with pytest.raises(ValueError, match="Invalid timestamp"):
+        _parse_time(told)
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"), [({}, "forebay/"), ({"config_kwargs": {"user_agent": "lake-loader/2"}}, "lake-loader/2")]
+)
+def test_requests_name_forebay_unless_the_user_names_another_program(given: dict[str, Any], sent: str) -> None:
+    from forebay.buffer.store.s3 import _make_config
+
+    assert _make_config(parse_s3_options(given))["user_agent"].startswith(sent)
