@@ -21,7 +21,7 @@ FLUSH_INTERVAL: Final = 0.1
 ROWS_FLUSH_INTERVAL: Final = 1.0
 """The same for a typed producer: at 0.1 s, a quiet service would make 36,000 small Parquet files an hour."""
 FLUSH_SIZE_BYTES: Final = 8 << 20
-"""Default size of a batch before compression. With it and `ProducerLimits`, a process stays below 256 MiB."""
+"""Default size of a batch before compression: a quarter of `ProducerLimits.buffered_bytes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
