@@ -38,15 +38,11 @@ _SCHEMA = pa.schema([pa.field("number", pa.int64(), nullable=False), pa.field("t
 _WRITTEN = ("bytes", "Arrow", "dicts", "documents")
 _READ = ("bytes", "Arrow")
 _SETTINGS: dict[str, dict[str, Any]] = {
-    "buffered_bytes 16 MiB": {"buffered_bytes": 16 << 20},
     "buffered_bytes 128 MiB": {"buffered_bytes": 128 << 20},
-    "buffered_bytes 256 MiB": {"buffered_bytes": 256 << 20},
-    "flush_size_bytes 64 MiB, buffered_bytes 128 MiB": {"flush_size_bytes": 64 << 20, "buffered_bytes": 128 << 20},
-    "concurrent_uploads 16": {"concurrent_uploads": 16},
+    "flush_size_bytes 32 MiB, buffered_bytes 128 MiB": {"flush_size_bytes": 32 << 20, "buffered_bytes": 128 << 20},
 }
 _READ_AHEAD: dict[str, dict[str, Any]] = {
     "read_ahead 0": {"batches": 0},
-    "read_ahead 16 MiB": {"max_bytes": 16 << 20},
     "read_ahead 128 MiB": {"max_bytes": 128 << 20},
 }
 _numbers = count()

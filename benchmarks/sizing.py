@@ -43,7 +43,7 @@ DOLLARS_WORTH_IT = 5.0
 
 INTERVALS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 FLUSH_SIZE = 64 << 20
-"""The largest batch of a plan: four times a producer's default, for fewer requests."""
+"""The largest batch of a plan: eight times a producer's default, for fewer requests."""
 MONTH = 30 * 86_400
 TERABYTE = 1e12
 

@@ -25,7 +25,8 @@ class CoordinatorConfig:
     """The sum of the costs of all writes not yet flushed; None for no bound.
 
     A write counts from entry until its delta is durable (written, without `durable_flushes`), or it or its delta fails.
-    A write that costs more than the bound goes in alone.
+    Its delta may come to cost less before that (`Flusher.flush_delta`). A write that costs more than the bound goes in
+    alone.
     """
     durable_flushes: bool = False
     """Whether every flush goes on to `Flusher.flush_storage`, which then takes all that is written in one call."""

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Self
 
 WriteT = TypeVar("WriteT")
@@ -70,9 +70,10 @@ class Flusher(Protocol[FrozenT_contra, ReceiptT]):
     it reaches everyone who waits, and the coordinator stops.
     """
 
-    def flush_delta(self, frozen: FrozenT_contra, epochs: range, /) -> ReceiptT:
+    def flush_delta(self, frozen: FrozenT_contra, epochs: range, shrink: Callable[[int], None], /) -> ReceiptT:
         """Write one delta and return its receipt, which views show as `snapshot`.
 
+        Call `shrink` with what the delta costs from now on, as soon as it costs less than its writes did.
         As many as `max_concurrent_flushes` threads call it at once, each with a delta of its own.
         """
 

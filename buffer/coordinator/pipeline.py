@@ -119,7 +119,9 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         try:
             frozen, record.frozen = record.frozen, None
             try:
-                receipt: ReceiptT | None = self._flusher.flush_delta(frozen, record.epochs)
+                receipt: ReceiptT | None = self._flusher.flush_delta(
+                    frozen, record.epochs, partial(self._shrink, record)
+                )
             finally:
                 del frozen  # what is written must not stay in memory until storage is flushed
             error: Exception | None = None
@@ -193,6 +195,13 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
             record.receipt = None
             state.unsettled.pop(record, None)
         state.settle(record)
+
+    def _shrink(self, record: DeltaRecord, cost: int) -> None:
+        with self._state.lock:
+            # guard: release a delta's cost once, and never raise it
+            if self._state.failure is None and cost < record.cost:
+                self._state.release_cost(record.cost - cost)
+                record.cost = cost
 
     def _release_cost(self, record: DeltaRecord) -> None:
         cost, record.cost = record.cost, 0

@@ -51,7 +51,7 @@ class ReadAhead:
     batches: int = 32
     """Maximum number of batches that are being fetched or wait to be handed over. With 0, a batch is looked for and
     fetched only when the program asks for it."""
-    max_bytes: int = 48 << 20
+    max_bytes: int = 32 << 20
     """Maximum memory of these batches in bytes: one of them as it is decoded, the others as they are stored. The batch
     that was handed over does not count, nor does the object of a batch while it is decoded. Where batches are larger:
     one decoded batch and one more object."""

@@ -20,8 +20,8 @@ FLUSH_INTERVAL: Final = 0.1
 """Default time in seconds between two flushes of a producer of bytes."""
 ROWS_FLUSH_INTERVAL: Final = 1.0
 """The same for a typed producer: at 0.1 s, a quiet service would make 36,000 small Parquet files an hour."""
-FLUSH_SIZE_BYTES: Final = 16 << 20
-"""Default size of a batch before compression. With it and `ProducerLimits`, a process stays below 256 MiB."""
+FLUSH_SIZE_BYTES: Final = 8 << 20
+"""Default size of a batch before compression: a quarter of `ProducerLimits.buffered_bytes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class ProducerLimits:
 
     buffered_calls: int = 1000
     """Maximum number of calls that wait to be put into a batch, for each partition; then `produce` blocks."""
-    buffered_bytes: int = 48 << 20
+    buffered_bytes: int = 32 << 20
     """Maximum memory for entries that are not durable yet, of all partitions together; then `produce` blocks.
 
     A call larger than that goes in alone.

@@ -109,8 +109,12 @@ class BatchStorage:
         with self._encoding:
             filled.prepare()
 
-    def put(self, filled: Filled, *, above: str = names.LOWEST) -> Uploaded:
+    def put(
+        self, filled: Filled, *, above: str = names.LOWEST, encoded: Callable[[int], None] = lambda _: None
+    ) -> Uploaded:
         """Store a prepared batch under a name above a floor. Its entries are taken out of `filled` on the way.
+
+        `encoded` is called with the size of the object and its metadata once they are all that is in memory.
 
         Raises:
             Unavailable: the store did not take it in time. Whatever is there, no manifest lists it or ever will.
@@ -122,6 +126,7 @@ class BatchStorage:
         began = self._clock.monotonic()
         with self._encoding:
             data = filled.encode(self._compression, self._compression_level)
+        encoded(len(data) + filled.metadata_bytes)
         times = [item.ingestion_time_ms for item in filled.metadata]
         facts = Facts(len(data), filled.raw_bytes, filled.count, crc32c(data), min(times), max(times))
         location, at, at_ms = self._put(data, above, filled.ending)
@@ -245,7 +250,7 @@ class BatchUploader:
         self._attributes = {"buffer": self._store.url}
         self._gap: ForebayError | None = None
 
-    def flush_delta(self, filled: Filled, _epochs: range) -> Uploaded | None:
+    def flush_delta(self, filled: Filled, _epochs: range, shrink: Callable[[int], None]) -> Uploaded | None:
         """Encode and upload one batch; None if no call is left: all are repeats of what is durable, or do not fit."""
         if filled.count == 0:
             return None
@@ -255,7 +260,7 @@ class BatchUploader:
                 self._gap = self._gap or filled.gap
                 return None
             # guard: name uploads above the last seen floor
-            return self._storage.put(filled, above=floor_of(self._queue))
+            return self._storage.put(filled, above=floor_of(self._queue), encoded=shrink)
         except ForebayError as error:
             self._gap = error
             raise DeltaRejected(error) from error

@@ -463,7 +463,8 @@ def test_byte_bound_refuses_what_does_not_fit_and_hands_it_back(inner: MemorySto
 def test_produce_with_a_timeout_gives_up_and_hands_the_entries_back(inner: MemoryStore) -> None:
     store = stalled(inner)
     clock = ManualClock()
-    with ValueProducer(store, limits=ProducerLimits(buffered_bytes=1500), clock=clock) as producer:
+    limits = ProducerLimits(buffered_bytes=1500)
+    with ValueProducer(store, limits=limits, compression="none", clock=clock) as producer:
         producer.produce(b"a" * 1000)
         errors: list[Timeout] = []
 
@@ -713,7 +714,7 @@ def test_lasting_writer_that_starts_again_drops_what_is_durable(kind: Kind) -> N
 def test_numbered_call_that_was_refused_may_be_repeated_with_its_number(kind: Kind) -> None:
     store = FaultyStore(new_buffer("numbered-refused", kind), {0: Fault.STALL}, only={"put"})
     with ValueProducer(
-        store, writer_id="orders", flush_interval=0.01, limits=ProducerLimits(buffered_bytes=400)
+        store, writer_id="orders", flush_interval=0.01, limits=ProducerLimits(buffered_bytes=400), compression="none"
     ) as producer:
         first = producer.produce(b"1" * 300, number=1)
         with pytest.raises(Timeout):

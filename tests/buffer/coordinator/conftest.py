@@ -100,14 +100,19 @@ class Storage:
         self.storage_gates: list[Gate] = []
         self.reject_at_storage: Callable[[range], Exception | None] = lambda epochs: None
         self.on_flush: Callable[[list[tuple[str, int, int]], range], None] = lambda frozen, epochs: None
+        self.smaller_cost: int | None = None
         self.running = 0
         self.most_running = 0
 
-    def flush_delta(self, frozen: list[tuple[str, int, int]], epochs: range) -> dict[str, tuple[int, int]]:
+    def flush_delta(
+        self, frozen: list[tuple[str, int, int]], epochs: range, shrink: Callable[[int], None]
+    ) -> dict[str, tuple[int, int]]:
         with self.lock:
             self.running += 1
             self.most_running = max(self.most_running, self.running)
         try:
+            if self.smaller_cost is not None:
+                shrink(self.smaller_cost)
             gate = self.delta_gates.get(frozen[0][0])
             if gate is not None:
                 gate.pass_through()

@@ -135,6 +135,31 @@ def test_cost_is_held_until_the_delta_is_durable(rig):
     assert one.coordinator.held_cost == 0
 
 
+def test_delta_that_has_become_smaller_costs_less_until_it_is_durable(rig):
+    one = rig(max_cost=100, durable_flushes=True)
+    one.storage.smaller_cost = 30
+    gate = one.storage.gate("a")
+    one.put("a", cost=100)
+    one.flush()
+    gate.await_entry()
+    assert one.coordinator.held_cost == 30
+    one.put("b", cost=20).wait(APPLIED)
+    gate.open()
+    one.flush().wait(DURABLE)
+    assert one.coordinator.held_cost == 0
+
+
+def test_delta_never_comes_to_cost_more(rig):
+    one = rig(max_cost=100)
+    one.storage.smaller_cost = 200
+    gate = one.storage.gate("a")
+    one.put("a", cost=100)
+    one.flush()
+    gate.await_entry()
+    assert one.coordinator.held_cost == 100
+    gate.open()
+
+
 def test_cost_is_held_until_written_if_flushes_end_there(rig):
     one = rig(max_cost=100)
     one.put("a", cost=100)
