@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Final, overload
 
 import pyarrow as pa
@@ -31,6 +32,10 @@ DEFAULT_ROWS_LEVEL: Final = 1
 _ROW_GROUP_ROWS: Final = 1 << 20
 _STEP_ROWS: Final = 1 << 16
 """Number of rows that are decoded before their size is compared with what the manifest allows."""
+_PAGE_SETTINGS: Final[dict[str, int]] = (
+    {"max_rows_per_page": _ROW_GROUP_ROWS} if "max_rows_per_page" in signature(pq.ParquetWriter).parameters else {}
+)
+"""A page ends at 1 MiB. Newer releases of pyarrow also end it at 20,000 rows, and a reader here checks every page."""
 _MIN_GROUP_ROWS: Final = 1024
 """Average number of rows that a row group has at least: each one costs time, however small it is."""
 _ROWS_AT_ONCE: Final = 4096
@@ -124,6 +129,7 @@ def encode_rows(table: pa.Table, compression: Compression = "zstd", level: int =
             compression=compression,
             compression_level=level if compression == "zstd" else None,
             write_page_checksum=True,
+            **_PAGE_SETTINGS,
             store_schema=False,  # readers know it from the manifest, and other tools do not look at it
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
