@@ -5,7 +5,8 @@ Processor time of all threads, on files. Events are those of benchmarks/typed.py
 - *To Arrow*: every batch to Arrow. The ceiling is a consumer whose descriptors four workers fetch.
 - *DuckDB*: `count(*)` and `sum` of one column over a typed buffer. The ceiling gives DuckDB the same files, of which it
   reads the pages of that column only. The scan names the column too, but compares the checksum of each object, so it
-  reads all of it. *Whole files by pyarrow* is the least that this takes: get, checksum, decode one column.
+  reads all of it. *Whole files by pyarrow* is the least that this takes: get, checksum, decode one column. RFC 0010
+  says what reading only that column would save, and why it is not done.
 """
 
 from __future__ import annotations

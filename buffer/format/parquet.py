@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Final, overload
 
 import pyarrow as pa
@@ -30,6 +32,10 @@ DEFAULT_ROWS_LEVEL: Final = 1
 _ROW_GROUP_ROWS: Final = 1 << 20
 _STEP_ROWS: Final = 1 << 16
 """Number of rows that are decoded before their size is compared with what the manifest allows."""
+_PAGE_SETTINGS: Final[dict[str, int]] = (
+    {"max_rows_per_page": _ROW_GROUP_ROWS} if "max_rows_per_page" in signature(pq.ParquetWriter).parameters else {}
+)
+"""A page ends at 1 MiB. Newer releases of pyarrow also end it at 20,000 rows, and a reader here checks every page."""
 _MIN_GROUP_ROWS: Final = 1024
 """Average number of rows that a row group has at least: each one costs time, however small it is."""
 _ROWS_AT_ONCE: Final = 4096
@@ -114,16 +120,16 @@ def encode_rows(table: pa.Table, compression: Compression = "zstd", level: int =
     sink = pa.BufferOutputStream()
     if any(has_required(field.type) for field in table.schema):
         table = _without_hidden_nulls(table)
-    distinct = _distinct_columns(table)
     try:
         pq.write_table(
             table,
             sink,
             row_group_size=_ROW_GROUP_ROWS,
-            use_dictionary=[path for field in table.schema for path in _paths(field) if path not in distinct],
+            use_dictionary=dictionary_columns(table),
             compression=compression,
             compression_level=level if compression == "zstd" else None,
             write_page_checksum=True,
+            **_PAGE_SETTINGS,
             store_schema=False,  # readers know it from the manifest, and other tools do not look at it
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -131,29 +137,32 @@ def encode_rows(table: pa.Table, compression: Compression = "zstd", level: int =
     return memoryview(sink.getvalue())
 
 
-def _distinct_columns(table: pa.Table) -> set[str]:
-    """Return the columns whose values hardly repeat. Parquet would fill a dictionary with them, and then give it up."""
+def dictionary_columns(table: pa.Table) -> bool | list[str]:
+    """Return `use_dictionary` for pyarrow's Parquet writer: True, or the columns whose values repeat.
+
+    Parquet would fill a dictionary with the values of the other columns, and then give it up.
+    """
     if table.num_rows < _SAMPLE_ROWS:
-        return set()
+        return True
     sample = table.slice(0, _SAMPLE_ROWS)
-    return {
-        field.name
-        for field, column in zip(sample.schema, sample.columns, strict=True)
-        if not pa.types.is_nested(field.type) and pc.count_distinct(column).as_py() > _DISTINCT_SHARE * _SAMPLE_ROWS
-    }
+    distinct = {field.name for field, column in zip(table.schema, sample.columns, strict=True) if _is_distinct(column)}
+    return [path for path in _leaf_paths(table.schema) if path not in distinct] if distinct else True
 
 
-def _paths(field: pa.Field, above: str = "") -> list[str]:
-    """Return Parquet's names of a field's columns: of itself, or of everything inside it."""
-    kind, path = field.type, f"{above}{field.name}"
-    if pa.types.is_struct(kind):
-        return [inner for child in _fields_of(kind) for inner in _paths(child, f"{path}.")]
-    if pa.types.is_map(kind):
-        key, value = kind.key_field.with_name("key"), kind.item_field.with_name("value")
-        return [*_paths(key, f"{path}.key_value."), *_paths(value, f"{path}.key_value.")]
-    if pa.types.is_list(kind):
-        return _paths(kind.value_field.with_name("element"), f"{path}.list.")
-    return [path]
+def _is_distinct(column: pa.ChunkedArray) -> bool:
+    try:
+        return bool(pc.count_distinct(column).as_py() > _DISTINCT_SHARE * _SAMPLE_ROWS)
+    except pa.ArrowNotImplementedError:  # a nested type, for example
+        return False
+
+
+@lru_cache(maxsize=32)
+def _leaf_paths(schema: pa.Schema) -> list[str]:
+    """Return Parquet's names of the columns: a list is one of its elements, a struct one for each field."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    found = pq.ParquetFile(pa.BufferReader(sink.getvalue())).schema
+    return [found.column(i).path for i in range(len(found))]
 
 
 def decode_rows(

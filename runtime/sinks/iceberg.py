@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from forebay.buffer.base.clock import system_random
 from forebay.buffer.base.errors import Corrupt, InvalidInput, Unavailable, Unsupported
 from forebay.buffer.base.install import install_hint, installed_version
+from forebay.buffer.format.parquet import dictionary_columns
 from forebay.runtime.contract import (
     Answer,
     Combining,
@@ -318,12 +319,14 @@ class _Attempt:
 
 @cache
 def _exact_writer() -> Callable[..., Iterable[DataFile]]:
-    """Return pyiceberg's `_dataframe_to_data_files`, but keep null lists and maps of structs.
+    """Return pyiceberg's `_dataframe_to_data_files`, changed in two ways.
 
-    pyiceberg 0.12 makes an empty list of a null one if its elements are structs, and so for maps. Its functions are
-    copied with another projection: those of the module stay as they are, since the program may use them too.
+    pyiceberg 0.12 makes an empty list of a null one if its elements are structs, and so for maps. And it fills
+    dictionaries with values that hardly repeat. Its functions are copied with another projection and another writer:
+    those of the module stay as they are, since the program may use them too.
     """
     from pyiceberg.io import pyarrow as files  # noqa: PLC0415
+    from pyiceberg.io.fileformat import FileFormatFactory  # noqa: PLC0415
 
     class Projection(files.ArrowProjectionVisitor):
         def list(self, list_type: Any, list_array: Any, value_array: Any) -> Any:
@@ -332,8 +335,23 @@ def _exact_writer() -> Callable[..., Iterable[DataFile]]:
         def map(self, map_type: Any, map_array: Any, key_result: Any, value_result: Any) -> Any:
             return _keep_nulls(super().map(map_type, map_array, key_result, value_result), map_array)
 
+    class Writer(files.ParquetFormatWriter):
+        def write(self, table: pa.Table) -> None:
+            self._parquet_writer_kwargs["use_dictionary"] = dictionary_columns(table)
+            super().write(table)
+
+    class Parquet(files.ParquetFormatModel):
+        def create_writer(self, *given: Any) -> Writer:
+            return Writer(*given)
+
+    class Formats:
+        @staticmethod
+        def get(name: Any) -> Any:
+            model = FileFormatFactory.get(name)
+            return Parquet() if isinstance(model, files.ParquetFormatModel) else model
+
     project = _copy(files._to_requested_schema, ArrowProjectionVisitor=Projection)  # noqa: SLF001
-    write = _copy(files.write_file, _to_requested_schema=project)
+    write = _copy(files.write_file, _to_requested_schema=project, FileFormatFactory=Formats)
     exact: Callable[..., Iterable[DataFile]] = _copy(files._dataframe_to_data_files, write_file=write)  # noqa: SLF001
     return exact
 

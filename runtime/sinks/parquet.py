@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.format.parquet import dictionary_columns
 from forebay.buffer.store import StoreUrl, open_store
 from forebay.runtime.contract import Answer, Combining, Commit, CommitIdentity, Committed, Fatal, Sink, SinkPlan
 
@@ -145,5 +146,5 @@ def _file_name(identity: CommitIdentity) -> str:
 
 def _encode(table: pa.Table) -> pa.Buffer:
     out = pa.BufferOutputStream()
-    pq.write_table(table, out, compression="zstd")
+    pq.write_table(table, out, compression="zstd", use_dictionary=dictionary_columns(table))
     return out.getvalue()

@@ -12,6 +12,7 @@ from threading import Barrier
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from patience import PATIENCE
 from pyarrow.parquet import read_table
@@ -110,6 +111,14 @@ def test_commit_given_again_is_committed_and_not_repeated(catalog: Catalog, sink
         assert sink.commit(commit_of(0, 1)) == Committed()
         assert IcebergSink(catalog, TABLE).commit(commit_of(0, 1)) == Committed()
     assert values(catalog) == entries(0, 1)
+
+
+def test_column_whose_values_hardly_repeat_is_written_without_a_dictionary(catalog: Catalog, sink: IcebergSink) -> None:
+    rows = pa.table({"distinct": list(range(5000)), "repeats": [1] * 5000})
+    assert sink.commit(rows_of(rows)) == Committed()
+    (file,) = catalog.load_table(TABLE).inspect.files()["file_path"].to_pylist()
+    group = pq.ParquetFile(file.removeprefix("file://")).metadata.row_group(0)
+    assert [group.column(i).has_dictionary_page for i in range(2)] == [False, True]
 
 
 def test_check_says_whether_the_table_has_come_so_far(catalog: Catalog, sink: IcebergSink) -> None:

@@ -25,6 +25,8 @@ from forebay.testing.servers import SeaweedServer
 JAN_31 = 1_769_817_600_000
 MIDNIGHT = 1_769_904_000_000
 """2026-02-01."""
+TEXT_VIEW = pa.string_view()
+"""Arrow does not count how many values of this type differ."""
 OVER_MIDNIGHT = make_commit(make_batch([b"a", b"b"], 4, time_ms=MIDNIGHT - 1), make_batch([b"c"], 5, time_ms=MIDNIGHT))
 ONE_DAY = make_commit(make_batch([b"a", b"b"], 4, time_ms=JAN_31))
 
@@ -65,6 +67,15 @@ def test_replay_overwrites_itself() -> None:
     for _ in range(3):
         ParquetSink(store).commit(ONE_DAY)
     assert values(store) == [b"a", b"b"]
+
+
+def test_column_whose_values_hardly_repeat_is_written_without_a_dictionary() -> None:
+    store = MemoryStore("memory://parquet-distinct")
+    rows = pa.table({"distinct": list(range(5000)), "repeats": [1] * 5000, "other": pa.array(["a"] * 5000, TEXT_VIEW)})
+    ParquetSink(store).commit(make_commit(make_batch([b"x"]), decoder=lambda _: rows))
+    (name,) = keys(store)
+    group = pq.ParquetFile(io.BytesIO(store.get(name).data)).metadata.row_group(0)
+    assert [group.column(i).has_dictionary_page for i in range(3)] == [False, True, True]
 
 
 def test_check_says_whether_the_file_is_there() -> None:
