@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from itertools import count
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _FEW = 100
 _CYCLE = 64
 _MOST_TIMES = 1.3
+_numbers = count()
+"""One for each backlog: stores in memory with the same URL share their objects."""
 
 
 def run(bench: Bench) -> None:
@@ -118,7 +121,7 @@ class Backlog:
     def __init__(self, size: int, version: int = 2, schemas: tuple[str, ...] = ()) -> None:
         self._random = Random(size)
         self._schemas = schemas
-        self._store = CountingStore(f"memory://backlog-{version}-{size}")
+        self._store = CountingStore(f"memory://backlog-{next(_numbers)}")
         if version == 1:
             self._store.create("manifest", Manifest.empty(self._store.url).to_bytes())
         self._writer = Queue(self._store, random=self._random)
@@ -127,12 +130,16 @@ class Backlog:
             self._append([self._batch() for _ in range(min(group, size - at))])
         reader = {} if version == 1 else {"group": "reader", "from_": "latest"}
         self._consumer = Consumer(self._store, **reader)
+        self._join()
         state = self._writer.read()
         assert (state.next_sequence, isinstance(state, Head)) == (size, version == 2)
         self._start = bytes(self._store.get("manifest").data)
         self._end = size
         self._new = [self._batch() for _ in range(_CYCLE)]
         self._states = [self._append_one(batch) for batch in self._new]
+
+    def _join(self) -> None:
+        """Who else has a place in the manifest before anything is measured: nobody here."""
 
     def append(self) -> None:
         """One cycle of appends, by a writer that the manifest knows."""

@@ -38,11 +38,12 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from harness import Row
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.functions import arrow_udf
@@ -372,8 +373,10 @@ def _median_seconds(bench: Bench, source: _Source) -> list[float]:
 
 @contextmanager
 def session(cores: int, jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
-    """A session on this machine. Jars count only if this process has not started Spark before."""
+    """A session on this machine."""
     ensure_java()
+    if jars:
+        _end_jvm()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # tasks import the sources below
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process of Spark's compiles all of forebay again
@@ -394,6 +397,17 @@ def session(cores: int, jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+def _end_jvm() -> None:
+    """End the JVM that an earlier session left: jars count only when a JVM starts."""
+    gateway: Any = SparkContext._gateway  # noqa: SLF001  (Spark has no other way)
+    if gateway is None:
+        return
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # it ends when nobody can tell it anything any more
+    gateway.proc.wait()
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
 
 
 class MadeSource(DataSource):
