@@ -21,6 +21,7 @@ import errno
 import os
 import stat as modes
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -95,6 +96,11 @@ class FileStore(ObjectStore):
         self._swept: set[Path] = set()
         self._lasting_folders: set[Path] = set()
         """Folders whose names survive a power cut."""
+        self._numbers = count()
+        self._reads: dict[Path, int] = {}
+        """The number of the last read from each folder."""
+        self._synced_reads: dict[Path, int] = {}
+        """The number of the last read from each folder that was synced after it."""
         self._lock_seconds = check_seconds(lock_seconds, "lock_seconds")
         self._clock = clock or SystemClock()
         self._disk = disk or Disk()
@@ -106,13 +112,17 @@ class FileStore(ObjectStore):
     def get(self, key: str) -> StoredObject:
         """Return the file's bytes and version, from one open file."""
         with self._opened(key) as (file, stat):
+            self._note_read(key)
             return StoredObject(_read_all(file, stat.st_size), _version(stat))
 
     def get_if_changed(self, key: str, version: str) -> StoredObject | None:
         """Return the object, or None while its version is still `version`: an unchanged file costs one stat."""
         with self._opened(key) as (file, stat):
             now = _version(stat)
-            return None if now == version else StoredObject(_read_all(file, stat.st_size), now)
+            if now == version:
+                return None
+            self._note_read(key)
+            return StoredObject(_read_all(file, stat.st_size), now)
 
     @contextmanager
     def _opened(self, key: str) -> Iterator[tuple[FileIO, os.stat_result]]:
@@ -212,6 +222,7 @@ class FileStore(ObjectStore):
             try:
                 with self._typed_errors(key), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                     self._check_folders(path)
+                    self._sync_what_was_read()  # guard: fsync what a deletion was decided on
                     self._disk.unlink(path)
                     folders.add(path.parent)
             except StoreError as error:
@@ -254,6 +265,7 @@ class FileStore(ObjectStore):
     @contextmanager
     def _filled(self, path: Path, data: Data) -> Iterator[Path]:
         """A synced temporary file beside `path`, gone again unless it was renamed."""
+        self._sync_what_was_read()  # guard: fsync what a write was decided on
         temporary = self._write_temporary(path, data)
         try:
             self._sweep_leftovers(temporary)
@@ -261,6 +273,17 @@ class FileStore(ObjectStore):
         finally:
             with suppress(FileNotFoundError):
                 self._disk.unlink(temporary)
+
+    def _note_read(self, key: str) -> None:
+        self._reads[self._named(key).parent] = next(self._numbers)
+
+    def _sync_what_was_read(self) -> None:
+        """Make what was read survive a power cut. The process that wrote it may not have synced it, or be dead."""
+        for folder, number in list(self._reads.items()):
+            if self._synced_reads.get(folder) != number:
+                with suppress(PermissionError, FileNotFoundError):
+                    self._disk.sync_folder(folder)
+                self._synced_reads[folder] = number
 
     def _make_folder(self, folder: Path) -> None:
         """Make the folder and those above it, so that they survive a crash as well as what is put into them."""

@@ -20,7 +20,7 @@ from forebay.buffer.manifest.unnamed_reader import UnnamedReader
 from forebay.buffer.standby import HEARTBEAT_SECONDS, TAKEOVER_SECONDS, Standby
 from forebay.buffer.store import ObjectStore
 from forebay.buffer.store.memory import MemoryStore
-from forebay.testing import WRITE_FAULTS, Fault, FaultyStore, ManualClock
+from forebay.testing import WRITE_FAULTS, Crash, Fault, FaultyStore, ManualClock
 
 PAUSE = 2.0
 WEB = Process("web-1", 4711, 1_700_000_000_000)
@@ -301,6 +301,53 @@ def test_takeover_whose_answer_was_lost_is_not_made_over_another_one(store: Memo
         take_over(faulty, standby, clock)
     assert cursor_of(store).epoch == owner.epoch
     owner.next_descriptors(1)
+
+
+@pytest.mark.parametrize("crashes", [False, True], ids=["goes on", "dies"])
+def test_owner_that_shows_life_before_any_store_call_of_a_takeover_keeps_its_group_or_is_fenced(
+    store: MemoryStore, clock: ManualClock, crashes: bool
+) -> None:
+    """And if the standby dies there, the group has the same owner, or one that the next standby replaces."""
+
+    class Alive(FaultyStore):
+        at = 0
+        fenced: bool | None = None
+
+        def next_fault(self, kind: str) -> Fault | None:
+            number = sum(self.calls.values())
+            super().next_fault(kind)
+            if number != self.at:
+                return None
+            try:
+                owner.show_alive(0.0)
+            except Fenced:
+                self.fenced = True
+            else:
+                self.fenced = False
+            return Fault.CRASH if crashes else None
+
+    for at in range(20):
+        if at:
+            Groups(store, clock=clock).delete("etl", force=True)
+        owner = open_owner(store, clock, seed=100 + at)
+        standby = Standby(store, "etl", clock)
+        wait_until_free(standby, clock)
+        watched = Alive(store)
+        watched.at = at
+        try:
+            new = take_over(watched, standby, clock, seed=200 + at)
+        except (Fenced, Crash):
+            new = None
+        if watched.fenced is None:
+            assert new is not None
+            assert at > 2, "a takeover makes more calls"
+            return
+        if watched.fenced:
+            assert crashes or new is not None, "the claim came first"
+        else:
+            assert new is None, f"call {at}: it took over from an owner that had just shown life"
+            owner.next_descriptors(1)
+    pytest.fail("a takeover has more than 20 calls")
 
 
 def test_owner_that_was_paused_is_fenced_and_changes_nothing(store: MemoryStore, clock: ManualClock) -> None:

@@ -98,7 +98,7 @@ class RecordingDisk(Disk):
 
     def __init__(self, root: Path, after_change: Callable[[str], None] = lambda _what: None) -> None:
         self._base = root
-        self._after_change = after_change
+        self.after_change = after_change
         self._lock = RLock()
         self._root = _Folder()
         self._open: dict[int, _File] = {}
@@ -189,7 +189,7 @@ class _Change:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._disk.changes += 1
-            self._disk._after_change(self._what)
+            self._disk.after_change(self._what)
 
 
 def _left(folder: _Folder, cut: Cut, path: str) -> Iterator[tuple[str, bytes | None]]:

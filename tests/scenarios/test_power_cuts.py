@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
@@ -78,3 +79,35 @@ def test_write_survives_a_power_cut_whatever_another_process_left_undone_when_it
             break
         kills += 1
     assert kills > 20
+
+
+@pytest.mark.parametrize("deletes", [False, True], ids=["write", "deletion"])
+def test_what_a_process_did_after_a_read_survives_only_together_with_what_it_read(
+    deletes: bool, tmp_path: Path
+) -> None:
+    """A reader acts between a writer's rename and its sync, as a consumer acknowledges and a collector deletes."""
+    url = f"file://{tmp_path}/lake"
+    disk = RecordingDisk(tmp_path)
+    writer, reader = FileStore(url, disk=disk), FileStore(url, disk=disk)
+    first = writer.create("register", b"old")
+    assert isinstance(first, Applied)
+    for key in ("acked/0", "swept/1"):
+        reader.put(key, b"1")  # it knows the names of these folders to last
+    left: list[Mapping[str, bytes | None]] = []
+
+    def act(what: str) -> None:
+        if what != "rename register":
+            return
+        disk.after_change = lambda _what: left.extend(disk.leave(cut) for cut in cuts(Random(len(left))))
+        assert reader.get("register").data == b"new"
+        if deletes:
+            reader.delete(["swept/1"])
+        else:
+            reader.put("acked/1", b"new")
+
+    disk.after_change = act
+    assert isinstance(writer.replace("register", b"new", first.version), Applied)
+
+    acted = [tree for tree in left if "lake/acked/1" in tree or "lake/swept/1" not in tree]
+    assert len(acted) > 3
+    assert all(tree["lake/register"] == b"new" for tree in acted)
