@@ -3,12 +3,12 @@
 The model, in words. An append reads the head and replaces it, and fails if another append came between the moment the
 store answered the read and the moment it judged the write: a window of half a read and half a write. So at most one
 append succeeds in each window, however many try. What share of the tries succeed is the share of the time in which
-nobody else has just succeeded; who fails waits as the register does (full jitter, doubling) and tries again. A producer
+nobody else has just succeeded. A loser waits as the register does (full jitter, doubling) and tries again. A producer
 sends one append at a time, leaves room for those of others (`forebay.buffer.manifest.pace`), and lists with it all that
 it has stored meanwhile (group commit): so with many producers, appends wait and do not fail.
 
 The measurement is `Queue.append` itself, one thread for each producer, on a store in memory that answers as late as
-told; time is simulated, so that minutes of a large fleet take seconds and a busy machine changes nothing.
+told. Time is simulated, so that minutes of a large fleet take seconds and a busy machine changes nothing.
 """
 
 from __future__ import annotations

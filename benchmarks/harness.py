@@ -3,7 +3,7 @@
 A script answers one question. Its docstring's first line is the question, and its `run(bench)` calls `bench.compare`
 once for each group of things to compare and `bench.require` for each promise. All cases of a group take turns, round
 after round, so that whatever else the machine does hits all of them alike. Processor time is compared by the best
-round, since noise only ever adds to it; elapsed time by the median of the rounds' own ratios, since there waiting is
+round, since noise only ever adds to it. Elapsed time uses the median of the rounds' own ratios, since there waiting is
 the point.
 Absolute times on a shared machine mean nothing, so the table leads with the ratio to a named ceiling or peer.
 """

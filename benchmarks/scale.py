@@ -1,6 +1,6 @@
 """How many appends a second does one manifest take, and what does a stream of any size need and cost by that?
 
-A model (`contention.py`) predicts what a manifest does for its producers; here it is checked against the real code in
+A model (`contention.py`) predicts what a manifest does for its producers. Here it is checked against the real code in
 simulated time, against what `cost` counted and against the times that `produce` took. What a gigabyte takes of a
 processor is measured on a real S3 server. From that follow partitions, flush interval, latency and dollars.
 

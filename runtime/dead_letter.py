@@ -54,7 +54,7 @@ class DeadLetter(msgspec.Struct, frozen=True):
     """The batch's object."""
     first_entry: int | None
     """The index of the first entry that is kept here. None if the object is no batch, or has rows that no JSON document
-    can hold: then the one entry here is the object's bytes, or empty if it is missing."""
+    can hold. Then the one entry here is the object's bytes, or empty if it is missing."""
     last_entry: int | None
     """The index of the last entry that is kept here."""
     error: str

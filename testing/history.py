@@ -18,14 +18,14 @@ A read looks at both, one after the other, and is judged as two operations. A cl
 it may fence somebody, be overtaken, and count by its last epoch.
 
 No search is needed, since numbers are unique. Every batch's place is known from reads, so the order of appends is
-known, and each call only bounds a moment from one side: batch n came after its appends were called and after whatever
+known, and each call only bounds a moment from one side. Batch n came after its appends were called and after whatever
 saw the end before it began, and before its appends were answered and before whatever saw it had ended. Moments in a
 known order exist exactly if none of them must come later than it, or one behind it, may. Claims are ordered by their
 epochs in the same way; a fence that no later one explains needs a claim whose outcome nobody knows.
 `tests/scenarios/test_history.py` compares all this with an exhaustive search.
 
-It takes time in proportion to the calls, but for a sort. What it needs: values are unique; every client logs what it
-read before it acknowledges it, so that no batch is unread; and the clients' clock is one, such as the monotonic clock
+It takes time in proportion to the calls, but for a sort. It needs this: values are unique. Every client logs what it
+read before it acknowledges it, so that no batch is unread. The clients' clock is one, such as the monotonic clock
 of one machine.
 """
 

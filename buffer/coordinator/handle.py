@@ -4,7 +4,7 @@ A handle owns no lock and no event: it points to the record of its delta, which 
 A program may make hundreds of thousands of writes a second, so a handle is a struct: made in native code, in half the
 time of an object with an `__init__`, and of no concern to the cyclic garbage collector, which would otherwise look at
 each one that is queued several times. That is safe because nothing that a handle refers to refers back to it once the
-write is settled: queues and watchers let go of it then, or when the coordinator ends.
+write is settled. Queues and watchers let go of it then, or when the coordinator ends.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ def make_compressor(level: int = DEFAULT_LEVEL, version: Version = 2) -> zstanda
     """Return a compressor for blocks of a version.
 
     Frames of version 1 carry a checksum of their content, since nothing else vouches for it. The manifest that lists
-    batches of version 2 has a checksum of the whole object, which readers compare before they decompress; a second one
+    batches of version 2 has a checksum of the whole object, which readers compare before they decompress. A second one
     would take a tenth of their time.
 
     On the fast levels it looks back half a MiB, as level 1 does, and not the two that zstd gives level 3: then as many

@@ -1,7 +1,7 @@
 """The calls of a typed producer as one Arrow table: nothing is dropped or changed on the way in (rfcs/0010).
 
 A call is a `pyarrow.Table` or `RecordBatch`, a dict or a list of dicts, or a JSON document as `bytes` or a list of
-them; a dict or a document is one row. Conversion is per batch: calls of one kind that follow each other are converted
+them. A dict or a document is one row. Conversion is per batch: calls of one kind that follow each other are converted
 together, a few thousand rows at a time. If that fails, the rows are halved until the calls at fault are found: a call
 at fault costs at most a dozen more conversions of those few thousand rows. The other calls are not affected.
 

@@ -93,7 +93,7 @@ class DeltaSink(Sink):
         """Append the commit's rows in one version of the table.
 
         If the process dies before the version is written, data files are left that no version names, which `VACUUM`
-        takes; if it dies after, or the answer is lost, the next look at the table finds the version.
+        takes. If it dies after, or the answer is lost, the next look at the table finds the version.
         """
         identity = commit.identity
         # One at a time: sources share the table's state, which must not move between the look and the commit.

@@ -110,7 +110,7 @@ class IcebergSink(Sink):
         """Append the commit's rows in one snapshot of the table.
 
         If the process dies before the catalog has taken it, files are left that no snapshot names (`forebay iceberg
-        orphans` removes them); if it dies after, or the answer is lost, the next look at the table finds the position.
+        orphans` removes them). If it dies after, or the answer is lost, the next look at the table finds the position.
         """
         # One at a time: sources share the table, and would only refuse each other's commits.
         with self._lock:

@@ -169,7 +169,7 @@ def test_death_after_the_letters_and_before_the_rest_lands_loses_and_doubles_no_
 
 @pytest.mark.parametrize("row", [-1, 9])
 def test_row_that_the_sink_was_not_given_halts_the_runtime_and_buries_nothing(store: MemoryStore, row: int) -> None:
-    letters = MemoryStore("memory://poison-letters-7")
+    letters = MemoryStore(f"memory://poison-letters-not-given-{row}")
     sink = CallableSink(lambda _: Fatal("odd", poison=True, rows={row: "odd"}), combining=Combining(1 << 20))
     with Producer(letters) as dead, pytest.raises(Halted, match=f"must be from 0 to 8, not {row}"):
         run(store, sink, dead_letters=dead)

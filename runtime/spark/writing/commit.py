@@ -151,7 +151,7 @@ class EpochCommitter:
                     "writerId it is written again"
                 )
             # The number is all that tells whether it is listed: a request of a process that died may come in before
-            # this one, and a rival may list the same record; then it was applied, no matter by whom.
+            # this one, and a rival may list the same record. Then it was applied, no matter by whom.
             schemas = self._job.save_schemas(queue, batches)
             # guard: number the append after its epoch
             queue.append(batches, number=record.epoch + 1, let_go=self._job.hold_id, schemas=schemas)

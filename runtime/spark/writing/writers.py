@@ -1,6 +1,6 @@
 """A DataFrame into a buffer or a topic: tasks store batches, the driver lists all of them at once (rfcs/0008).
 
-Spark makes these objects in several processes, and hands them from one to the other pickled: a batch writer goes on to
+Spark makes these objects in several processes, and hands them from one to the other pickled. A batch writer goes on to
 the tasks and to the commit, a stream writer is made anew for each. So they hold nothing that has to be closed.
 """
 

@@ -57,8 +57,8 @@ def test_slashes_at_the_end_of_the_url_mean_nothing() -> None:
         ({"endpoint": "http://localhost"}, "did you mean 'endpoint_url'"),
         ({"secrt": "x"}, "did you mean 'secret'"),
         ({"nonsense-altogether": 1}, "expected one of"),
-        ({"key": "x"}, "belong together"),
-        ({"secret": "x"}, "belong together"),
+        ({"key": "x"}, "give both, or none"),
+        ({"secret": "x"}, "give both, or none"),
         ({"token": "x"}, "needs key and secret"),
         ({"anon": True, "key": "x", "secret": "y"}, "exclude"),
         ({"anon": "maybe"}, "true or false"),
@@ -249,7 +249,7 @@ def test_account_in_an_azure_url_is_the_option_that_names_it() -> None:
 
 
 def test_account_in_an_azure_url_is_no_other_than_the_option() -> None:
-    with pytest.raises(InvalidInput, match="names another account_name"):
+    with pytest.raises(InvalidInput, match="name a different account_name"):
         open_store("abfss://container@acct.dfs.core.windows.net/folder", {"account_name": "other"})
 
 
