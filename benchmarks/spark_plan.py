@@ -1,7 +1,7 @@
 """What does Spark's planning cost: for a query that reads nearly nothing, for 100,000 batches, and for 10,000 files?
 
-Typed buffers in a folder. A producer wrote the first batch of each. The others are hard links to its object, so a large
-buffer takes seconds to make. Each case has run before in the session when it is measured.
+Typed buffers in a folder. A producer wrote the first batch of each. The others are copies of its object, most of them
+hard links, so a large buffer takes seconds to make. Each case has run before in the session when it is measured.
 
 - *plan, format*: the plan that the format `forebay` makes, and its tasks pickled for Spark, in this process.
 - *count, format*: `schema("_sequence bigint")` and `count()`. It reads no object: the manifest has the numbers.
@@ -96,8 +96,9 @@ def _fill(folder: Path, rows: int, batches: int) -> str:
     random = Random(0)
     for at in range(1, batches, _APPENDED):
         names = [f"data/{mint(SystemClock(), random)}.parquet" for _ in range(min(_APPENDED, batches - at))]
-        for name in names:
-            os.link(folder / written.location, folder / name)
+        shutil.copyfile(folder / written.location, folder / names[0])  # a file has 65,000 links at most
+        for name in names[1:]:
+            os.link(folder / names[0], folder / name)
         new = [NewBatch(name, written.metadata, written.facts, 0) for name in names]
         queue.append(new, version=2, schemas=schemas)
     return url
