@@ -140,6 +140,7 @@ def finish(spark: SparkSession, place: Place, folder: Path) -> list[int]:
     return seen
 
 
+@pytest.mark.matrix
 def test_driver_killed_in_the_middle_of_a_micro_batch_repeats_it_and_goes_on(
     spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:

@@ -115,6 +115,7 @@ def start_dying(lines: Lines, moment: str) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.matrix
 def test_driver_killed_just_before_or_after_the_append_is_made_good_by_the_next_run(
     spark: SparkSession, tmp_path: Path
 ) -> None:
