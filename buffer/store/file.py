@@ -96,6 +96,8 @@ class FileStore(ObjectStore):
         self._swept: set[Path] = set()
         self._lasting_folders: set[Path] = set()
         """Folders whose names survive a power cut."""
+        self._unsynced: set[Path] = set()
+        """Folders that could not be synced after a write of this process."""
         self._numbers = count()
         self._reads: dict[Path, int] = {}
         """The number of the last read from each folder."""
@@ -129,6 +131,9 @@ class FileStore(ObjectStore):
         """An object's open file, and what is known of that file."""
         path = self._path(key)
         with self._typed_errors(key):
+            if path.parent in self._unsynced:  # guard: show nothing of a write that may not survive a power cut
+                self._disk.sync_folder(path.parent)
+                self._unsynced.discard(path.parent)
             try:
                 with _open_object(path) as file:
                     stat = os.fstat(file.fileno())
@@ -355,6 +360,7 @@ class FileStore(ObjectStore):
         try:
             self._disk.sync_folder(folder)  # guard: fsync the folder after the rename
         except OSError as error:
+            self._unsynced.add(folder)
             raise _FolderNotSyncedError(error.strerror or str(error)) from error
 
     def _locked(self, folder: Path) -> AbstractContextManager[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
@@ -11,7 +12,8 @@ from power import RecordingDisk, cuts
 from power_work import Work
 from simulation_world import small_limits
 
-from forebay.buffer.store import Applied
+from forebay.buffer.base.errors import Unavailable
+from forebay.buffer.store import Applied, InDoubt
 from forebay.buffer.store.file import FileStore
 from forebay.testing import Crash
 
@@ -111,3 +113,30 @@ def test_what_a_process_did_after_a_read_survives_only_together_with_what_it_rea
     acted = [tree for tree in left if "lake/acked/1" in tree or "lake/swept/1" not in tree]
     assert len(acted) > 3
     assert all(tree["lake/register"] == b"new" for tree in acted)
+
+
+class FailingDisk(RecordingDisk):
+    """A disk that syncs no folder while it is broken."""
+
+    is_broken = False
+
+    def sync_folder(self, folder: Path) -> None:
+        if self.is_broken:
+            raise OSError(errno.EIO, "input/output error")
+        super().sync_folder(folder)
+
+
+def test_append_whose_folder_could_not_be_synced_is_not_reported_durable(tmp_path: Path) -> None:
+    disk = FailingDisk(tmp_path)
+    store = FileStore(f"file://{tmp_path}/lake", disk=disk)
+    created = store.create("register", b"old")
+    assert isinstance(created, Applied)
+    disk.is_broken = True
+    assert isinstance(store.replace("register", b"new", created.version), InDoubt)
+
+    with pytest.raises(Unavailable):
+        store.get("register")  # whoever finds its own write here takes it for durable
+
+    disk.is_broken = False
+    assert store.get("register").data == b"new"
+    assert disk.leave(next(cuts(Random(0))))["lake/register"] == b"new"

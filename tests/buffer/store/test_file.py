@@ -66,6 +66,9 @@ def test_folder_that_cannot_be_synced_leaves_the_write_in_doubt(
     assert isinstance(store.create("other", b"new"), InDoubt)
     with pytest.raises(Unknown, match="may not survive a crash"):
         store.put("third", b"new")
+    with pytest.raises(Unavailable):
+        store.get("key")
+    monkeypatch.undo()
     assert store.get("key").data == b"new"
 
 
