@@ -191,9 +191,7 @@ def _error_of_credentials(failure: Failure, place: str) -> ForebayError | None:
 def _error_by_status(failure: Failure, place: str) -> ForebayError:
     status = failure.status or 0
     if status == 403:
-        return Denied(
-            f"access denied to {place} ({failure}): give these credentials the right to do this, or use others"
-        )
+        return Denied(f"{place}: access denied ({failure}); give these credentials the right to do this, or use others")
     if status == 404:
         # Without the code of a store, nobody said that the object is absent: a web server or a proxy may have spoken.
         # guard: a 404 without a known code is not absence

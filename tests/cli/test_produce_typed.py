@@ -213,7 +213,7 @@ def test_schema_is_not_inferred_for_a_buffer_that_has_one(typed: str, tmp_path: 
 def test_schema_is_either_given_or_inferred(tmp_path: Path, told: Told) -> None:
     schema = write(tmp_path / "schema.toml", 'id = "int64"')
     error = told("produce", f"file://{tmp_path}/new", "/dev/null", "--infer", "--schema", schema)
-    assert "give one of the two" in error
+    assert "give one of them" in error
 
 
 class Interrupted(io.BufferedIOBase):
