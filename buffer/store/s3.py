@@ -160,7 +160,7 @@ def _make_filesystem(options: S3Options) -> Any:
 
 
 def _parse_time(value: Any) -> datetime:
-    """Return the time that botocore would: `dateutil`, which it asks, takes as long for one as the rest of a row."""
+    """Return the time that botocore would, without `dateutil`, which guesses the form of each time."""
     if isinstance(value, str):
         try:
             if value.endswith("Z"):
@@ -184,7 +184,7 @@ def _make_config(options: S3Options, **more: Any) -> dict[str, Any]:
     s3_settings = {**({"addressing_style": "path"} if options.endpoint_url else {}), **(given.pop("s3", None) or {})}
     return {
         "max_pool_connections": _CONNECTIONS,
-        "user_agent": _USER_AGENT,  # botocore makes its own anew for each request, which is a twelfth of a small one
+        "user_agent": _USER_AGENT,  # botocore would make one anew for each request
         **(at_endpoint if options.endpoint_url else {}),
         **({"s3": s3_settings} if s3_settings else {}),
         **given,

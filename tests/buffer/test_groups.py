@@ -383,7 +383,7 @@ def test_two_resets_at_once_do_not_silently_undo_each_other(store: MemoryStore) 
                 Groups(store).reset("etl", 7)
             return super().replace(key, data, version)
 
-    with pytest.raises(InvalidInput, match="look again"):
+    with pytest.raises(InvalidInput, match="look at it again"):
         Groups(RivalFirst(store)).reset("etl", 2)
     assert head_of(store).groups["etl"].start == 7
 

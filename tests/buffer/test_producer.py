@@ -679,7 +679,7 @@ def test_batch_that_no_reader_would_take_is_not_stored(monkeypatch: pytest.Monke
     inner = MemoryStore("memory://unreadable")
     with ValueProducer(inner, flush_interval=NEVER, clock=ManualClock()) as producer:
         producer.produce(b"x" * 97)
-        with pytest.raises(InvalidInput, match="the most is 100"):
+        with pytest.raises(InvalidInput, match="at most 100"):
             producer.flush().result()
         producer.produce(b"y" * 96)
     assert entries_in(inner) == [b"y" * 96]

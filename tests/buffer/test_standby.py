@@ -237,7 +237,7 @@ def test_takeover_is_refused_once_the_owner_has_written(store: MemoryStore, cloc
     wait_until_free(standby, clock)
     owner.show_alive(HEARTBEAT_SECONDS)
     before = cursor_bytes(store)
-    with pytest.raises(Fenced, match="group etl is in use"):
+    with pytest.raises(Fenced, match="is in use"):
         take_over(store, standby, clock)
     assert cursor_bytes(store) == before
     owner.next_descriptors(1)

@@ -175,7 +175,7 @@ def test_what_waits_to_be_combined_is_committed_after_a_while(kind: Kind) -> Non
     with running(runtime):
         wait_for(
             lambda: (
-                "3 batches wait for more" in runtime.status().sources[0].waits_for
+                "3 batches waiting for more" in runtime.status().sources[0].waits_for
                 if runtime.status().sources
                 else False
             )

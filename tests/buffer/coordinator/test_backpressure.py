@@ -15,7 +15,7 @@ def test_full_queue_refuses_an_immediate_write(rig):
     one = rig(start=False, queue_capacity=2)
     one.put("a")
     one.put("b")
-    with pytest.raises(Backpressure, match="'default' holds 2 writes"):
+    with pytest.raises(Backpressure, match="it holds 2 writes"):
         one.put("c")
 
 

@@ -62,7 +62,7 @@ def test_zstd_batch_is_the_layout_in_one_frame(version: Any, entries: list[bytes
 
 @pytest.mark.parametrize("version", [0, 3, None, "2"])
 def test_there_are_two_versions_to_write(version: Any) -> None:
-    with pytest.raises(InvalidInput, match="version 1 or 2"):
+    with pytest.raises(InvalidInput, match="must be 1 or 2"):
         encode_batch([], version=version)
 
 

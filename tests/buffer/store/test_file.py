@@ -64,7 +64,7 @@ def test_folder_that_cannot_be_synced_leaves_the_write_in_doubt(
     fail_fsync(monkeypatch, errno.EIO, of_folder=True)
     assert isinstance(store.replace("key", b"new", version), InDoubt)
     assert isinstance(store.create("other", b"new"), InDoubt)
-    with pytest.raises(Unknown, match="may not survive a crash"):
+    with pytest.raises(Unknown, match="crash of the machine may undo"):
         store.put("third", b"new")
     with pytest.raises(Unavailable):
         store.get("key")

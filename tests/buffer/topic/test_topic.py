@@ -72,7 +72,7 @@ def test_creating_it_again_with_another_number_is_refused(store: MemoryStore, pa
 
 @pytest.mark.parametrize("partitions", [0, -1, 100_001])
 def test_topic_has_a_sensible_number_of_partitions(store: MemoryStore, partitions: int) -> None:
-    with pytest.raises(InvalidInput, match="1 to 100000 partitions"):
+    with pytest.raises(InvalidInput, match="at least 1 and at most 100000"):
         create_topic(store, partitions)
     assert keys_of(store) == []
 

@@ -110,7 +110,7 @@ def test_no_descriptors_read_nothing(store: MemoryStore) -> None:
     before = sum(faulty.calls.values())
     assert consumer.next_descriptors(0) == []
     assert sum(faulty.calls.values()) == before
-    with pytest.raises(InvalidInput, match="0 or more"):
+    with pytest.raises(InvalidInput, match="at least 0"):
         consumer.next_descriptors(-1)
 
 

@@ -178,7 +178,7 @@ def test_dump_loaded_again_is_the_same_view() -> None:
     ],
 )
 def test_segment_whose_offsets_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput, match="cannot be"):
+    with pytest.raises(InvalidInput, match="epochs must begin"):
         segment(**wrong)
 
 
