@@ -184,4 +184,4 @@ def test_process_that_exports_its_metrics_already_is_told_so() -> None:
             print(error)
     """)
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "has an OpenTelemetry SDK" in shown.stdout
+    assert "by an OpenTelemetry SDK" in shown.stdout

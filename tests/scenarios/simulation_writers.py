@@ -82,7 +82,7 @@ class Writing(Process):
         for number, filled in enumerate(batches):
             epochs = range(number, number + 1)
             try:
-                stored.append(Stamped(epochs, uploader.flush_delta(filled, epochs)))
+                stored.append(Stamped(epochs, uploader.flush_delta(filled, epochs, lambda _bytes: None)))
             except DeltaRejected as rejected:
                 stored.append(rejected.reason)
         return stored

@@ -99,7 +99,7 @@ def test_a_catalog_snapshot_with_a_number_too_large_is_replayed_over(store: Memo
 
 
 def test_a_segment_whose_numbers_no_snapshot_can_hold_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="cannot be"):
+    with pytest.raises(InvalidInput, match="epochs must begin"):
         Segment("p", "s", 0, 2**64, {0: 0})
     with pytest.raises(InvalidInput, match="size_bytes"):
         decode_change(

@@ -219,7 +219,7 @@ def test_many_small_files_go_through_the_format(
 ) -> None:
     produce(place, *([{"user": number}] for number in range(101)))
     assert read(spark, place.url).count() == 101
-    assert "101 batch through the format forebay: the files have" in told.text
+    assert "101 batches through the format forebay: the files have" in told.text
 
 
 def test_hold_shows_the_same_moment_to_all_of_its_reads(spark: SparkSession, place: Place) -> None:

@@ -154,7 +154,7 @@ def test_planned_batches_trimmed_before_they_are_read_are_skipped_as_asked(store
         if fails == "true":
             trim(store, 2)
             store.delete(["data/0.batch", "data/1.batch"])
-            with pytest.raises(Trimmed, match="batch 0 was trimmed before it could be read"):
+            with pytest.raises(Trimmed, match=r"batch 0 of .* was trimmed before it could be read"):
                 rows_of(query.reader, tasks)
             with pytest.raises(Trimmed):
                 query.reader.partitions(start, end)

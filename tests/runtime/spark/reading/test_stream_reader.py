@@ -217,7 +217,7 @@ def test_unnamed_consumer_streams_without_a_group(store: MemoryStore) -> None:
         ({"startingoffset": "1"}, InvalidInput, "did you mean 'startingOffsets'"),
         ({"failOnDataLoss": "maybe"}, InvalidInput, "option failOnDataLoss must be one of true, false"),
         ({"maxBatchesPerTrigger": "0"}, InvalidInput, "maxBatchesPerTrigger must be a whole number of at least 1"),
-        ({"group": "a/b"}, InvalidInput, "a group's name is"),
+        ({"group": "a/b"}, InvalidInput, "a group's name must be"),
     ],
 )
 def test_wrong_option_is_named(

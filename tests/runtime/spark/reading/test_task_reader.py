@@ -112,7 +112,7 @@ def test_batch_that_was_trimmed_meanwhile_is_told_as_trimmed(store: MemoryStore)
     tasks = reader.partitions()
     trim(store, 5)
     store.delete([f"data/{number}.batch" for number in range(5)])
-    with pytest.raises(Trimmed, match=f"{store.url}: batch 0 was trimmed"):
+    with pytest.raises(Trimmed, match=f"batch 0 of {store.url} was trimmed"):
         rows_of(reader, tasks)
 
 
