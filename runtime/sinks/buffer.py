@@ -46,8 +46,7 @@ class BufferSink(Sink):
     names the columns. The columns that `Batch.records` adds are left out, and `_call_metadata` becomes the metadata:
     the decoder `Batch.records` keeps it, and `raw` does not.
 
-        The target remembers every name until `forebay writers forget` removes it.
-
+    The target remembers every name until `forebay writers forget` removes it.
 
     Args:
         url: the target, or its store if it is open already: a buffer, or with `key` a topic.
