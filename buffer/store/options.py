@@ -84,7 +84,7 @@ class ClientOptions:
         for name in ("connect_timeout", "read_timeout"):
             if not 0 < getattr(self, name) <= 3600:
                 raise InvalidInput(
-                    f"storage option {name} must be at least 0 and at most 3600 seconds, not {getattr(self, name)!r}"
+                    f"storage option {name} must be more than 0 and at most 3600 seconds, not {getattr(self, name)!r}"
                 )
         if not 1 <= self.max_attempts <= 100:
             raise InvalidInput(
