@@ -137,7 +137,8 @@ def _report(producer: Producer | TopicProducer, progress: _Progress, *, as_json:
         write_json(told if producer.schema is None else {**told, "schema": format_fields(producer.schema)})
     else:
         written = f"{counted(progress.entries, 'entry' if producer.schema is None else 'row')}"
-        write_note(f"{producer.url}: {written} ({size(progress.sent)}) are durable, after {seconds:.1f} s")
+        verb = "is" if progress.entries == 1 else "are"
+        write_note(f"{producer.url}: {written} ({size(progress.sent)}) {verb} durable, after {seconds:.1f} s")
 
 
 class _Progress:
