@@ -89,8 +89,8 @@ $(AZURITE)/.fetched:
 	@npm install --silent --no-audit --no-fund --prefix $(AZURITE) azurite@3.35.0 && touch $@ || echo "Azurite cannot be fetched"
 
 # What is slow and rarely breaks.
-test-matrix: $(INSTALLED) $(LOWEST_INSTALLED) $(FOR_AZURE) ## Run tests on Azure's emulator, Spark on a cluster, and the lowest versions of dependencies
-	$(BIN)/pytest -m "matrix and not slow" $(IN_PARALLEL) tests/runtime/spark tests/conformance tests/gc $(PYTEST)
+test-matrix: $(INSTALLED) $(LOWEST_INSTALLED) $(FOR_AZURE) ## Run what takes minutes: streams of Spark, a cluster, Azure's emulator, and the lowest versions of dependencies
+	$(BIN)/pytest -m "matrix and not slow" $(IN_PARALLEL) tests/runtime/spark tests/conformance tests/gc tests/scenarios $(PYTEST)
 	$(LOWEST)/bin/python -m pytest -m "not slow and not matrix" $(IN_PARALLEL) $(LOWEST_TESTS) $(PYTEST)
 
 # Hadoop's S3 file system, in the version of the Hadoop that pyspark brings.

@@ -219,6 +219,7 @@ def name_a_schema_that_was_not_stored(patch: pytest.MonkeyPatch) -> None:
         name_a_schema_that_was_not_stored,
     ],
 )
+@pytest.mark.matrix
 @pytest.mark.timeout(900)
 def test_machine_notices_when_a_guard_is_removed(
     remove_guard: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

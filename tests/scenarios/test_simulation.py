@@ -54,6 +54,7 @@ def test_every_seed_holds() -> None:
     assert not rare, f"too seldom for the run to mean anything: {rare} of {dict(seen)}"
 
 
+@pytest.mark.matrix
 def test_every_seed_holds_for_rows_of_a_schema_that_evolves() -> None:
     seen = play_many(range(SEEDS // 2), rows=True)
     missing = {*EVENTS} - {"migrations"} - seen.keys()

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 from deltalake import DeltaTable
 from patience import PATIENCE, wait_for
 from pyspark.sql import SparkSession
@@ -14,6 +15,8 @@ from spark_place import Place
 
 from forebay import Consumer, Producer, hold
 from forebay.buffer import FetchHandle, Groups
+
+pytestmark = pytest.mark.matrix
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 

@@ -27,6 +27,8 @@ from forebay.buffer.producer import Producer
 from forebay.buffer.topic import Topic
 from forebay.testing.servers import SeaweedServer
 
+pytestmark = pytest.mark.matrix
+
 
 def stream(spark: SparkSession, place: Place, **options: Any) -> DataFrame:
     given = {"group": "etl", **options}
@@ -140,7 +142,6 @@ def finish(spark: SparkSession, place: Place, folder: Path) -> list[int]:
     return seen
 
 
-@pytest.mark.matrix
 def test_driver_killed_in_the_middle_of_a_micro_batch_repeats_it_and_goes_on(
     spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:

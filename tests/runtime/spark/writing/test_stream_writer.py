@@ -17,6 +17,8 @@ from write_job import entries_in, head_of
 from forebay.buffer import buffers_at
 from forebay.buffer.topic import create_topic
 
+pytestmark = pytest.mark.matrix
+
 HERE = Path(__file__).parents[1]
 
 
@@ -115,7 +117,6 @@ def start_dying(lines: Lines, moment: str) -> subprocess.Popen[bytes]:
     )
 
 
-@pytest.mark.matrix
 def test_driver_killed_just_before_or_after_the_append_is_made_good_by_the_next_run(
     spark: SparkSession, tmp_path: Path
 ) -> None:
