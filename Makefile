@@ -90,7 +90,7 @@ $(AZURITE)/.fetched:
 
 # What is slow and rarely breaks.
 test-matrix: $(INSTALLED) $(LOWEST_INSTALLED) $(FOR_AZURE) ## Run what takes minutes: streams of Spark, a cluster, Azure's emulator, and the lowest versions of dependencies
-	$(BIN)/pytest -m "matrix and not slow" $(IN_PARALLEL) tests/runtime/spark tests/conformance tests/gc tests/scenarios $(PYTEST)
+	$(BIN)/pytest -m "matrix and not slow" $(IN_PARALLEL) tests/runtime/spark tests/conformance tests/gc tests/scenarios tests/test_api_reference.py $(PYTEST)
 	$(LOWEST)/bin/python -m pytest -m "not slow and not matrix" $(IN_PARALLEL) $(LOWEST_TESTS) $(PYTEST)
 
 # Hadoop's S3 file system, in the version of the Hadoop that pyspark brings.

@@ -16,6 +16,9 @@ TOP = Path(__file__).parent.parent
 SCRIPT = TOP / "docs" / "reference.py"
 
 
+pytestmark = pytest.mark.matrix
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The reference, as the command writes it: it fails if a link is broken."""

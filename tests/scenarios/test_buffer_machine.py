@@ -58,6 +58,9 @@ EVENTS = (
 """What a run must have met with to mean anything."""
 
 
+pytestmark = pytest.mark.matrix
+
+
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(head, "KEPT_LISTINGS", 1)
@@ -219,7 +222,6 @@ def name_a_schema_that_was_not_stored(patch: pytest.MonkeyPatch) -> None:
         name_a_schema_that_was_not_stored,
     ],
 )
-@pytest.mark.matrix
 @pytest.mark.timeout(900)
 def test_machine_notices_when_a_guard_is_removed(
     remove_guard: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch

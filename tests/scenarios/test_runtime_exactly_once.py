@@ -332,6 +332,7 @@ def test_runtime_that_was_taken_over_in_the_middle_of_a_commit_commits_nothing_t
     assert Groups(urls.source).describe(GROUP).acked == 19
 
 
+@pytest.mark.matrix
 def test_runtimes_that_take_over_from_each_other_again_and_again_commit_everything_once(urls: Urls) -> None:
     """Each lives on until the next one has taken over, at some point of its work."""
     outcomes: list[list[Any]] = []

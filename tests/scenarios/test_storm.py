@@ -60,6 +60,7 @@ def test_native_buffer_on_files_loses_doubles_and_dangles_nothing(
     say(rage(Storm(f"file://{tmp_path}/buffer", tmp_path, seed_of(11), rows=rows, weather=weather), kills))
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("kills", [4, pytest.param(200, marks=LONG)])
 @ROWS
 def test_native_buffer_on_a_server_that_is_killed_too_loses_doubles_and_dangles_nothing(

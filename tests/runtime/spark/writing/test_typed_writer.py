@@ -140,6 +140,7 @@ def test_frame_of_columns_for_a_buffer_that_does_not_exist_is_told_to_make_a_typ
         BatchWriter(place.options, schema, overwrite=False)
 
 
+@pytest.mark.matrix
 def test_stream_of_rows_is_written_once_also_if_an_epoch_is_repeated(
     spark: SparkSession, place: Place, tmp_path: Path
 ) -> None:
