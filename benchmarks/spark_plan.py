@@ -86,7 +86,7 @@ def _measure(bench: Bench, group: str, cases: dict[str, Callable[[], object]]) -
 
 
 def _fill(folder: Path, rows: int, batches: int) -> str:
-    """Return the URL of a new typed buffer of so many batches, all with the same rows."""
+    """Return the URL of a new typed buffer with that number of batches, all with the same rows."""
     url = f"file://{folder}"
     with Producer(url, schema=_SCHEMA) as producer:
         producer.produce([json.loads(event) for event in events(1024)[:rows]])

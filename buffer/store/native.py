@@ -253,7 +253,7 @@ def _run_interruptibly(request: Callable[[], _T]) -> _T:
         return request()
     try:
         # A signal that comes just before a wait begins does not end that wait. It is handled before the next one.
-        while not answer.done():
+        while not answer.done():  # guard: look again for signals while an answer is awaited
             wait([answer], 1.0)
         return answer.result()
     finally:

@@ -135,7 +135,7 @@ def test_append_whose_folder_could_not_be_synced_is_not_reported_durable(tmp_pat
     assert isinstance(store.replace("register", b"new", created.version), InDoubt)
 
     with pytest.raises(Unavailable):
-        store.get("register")  # whoever finds its own write here takes it for durable
+        store.get("register")  # a writer that finds its own write here would report it durable
 
     disk.is_broken = False
     assert store.get("register").data == b"new"
