@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Union
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import UNSET, Meta, UnsetType
 
 from forebay.buffer.format.columns import Fields, show
 from forebay.buffer.format.fit import Misfit, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 _encode: Final = msgspec.json.Encoder().encode
 _MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -28,6 +29,8 @@ _FEW_COLUMNS: Final = 32
 """Number of columns up to which the order of keys makes no difference to the time that counts."""
 _MAX_ORDERS: Final = 16
 """Maximum number of decoders for one schema. Each takes milliseconds to make."""
+_JOINED_DOCUMENTS: Final = 512
+_COLON: Final = pa.scalar(ord(":"), pa.int8())
 _EXACT_DOUBLE: Final = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 _EXACT_FLOAT: Final = Annotated[int, Meta(ge=-(2**24), le=2**24)]
 _PYTHON_TYPES: Final[dict[int, Any]] = {
@@ -96,11 +99,10 @@ class Documents:
         known. Else the rows are encoded again: then they have each key once, and as many colons inside text as before,
         unless some were escaped.
         """
-        joined = b"\n".join(documents)
-        colons = _count_colons(joined)
+        colons = sum(map(_count_colons, _join(documents)))
         if self._is_flat and colons == len(rows) * len(arrays) and not any(array.null_count for array in arrays):
             return False
-        escaped = b"\\u003" in joined and (b"\\u003a" in joined or b"\\u003A" in joined)
+        escaped = any(b"\\u003" in piece and b"\\u003a" in piece.lower() for piece in _join(documents))
         return escaped or colons != _count_colons(_encode(rows))
 
     def _explain(self, document: bytes) -> Misfit | None:
@@ -175,9 +177,16 @@ def _find_misfit(value: Any, field: pa.Field, path: str) -> None:
         raise Misfit(path, describe(field) if path else "exactly one JSON object", f"{show(value)}: {error}") from error
 
 
+def _join(documents: list[bytes]) -> Iterator[bytes]:
+    """Yield the documents, many in one piece. A piece is small, so that it stays in the processor's cache."""
+    for start in range(0, len(documents), _JOINED_DOCUMENTS):
+        yield b"\n".join(documents[start : start + _JOINED_DOCUMENTS])
+
+
 def _count_colons(data: bytes) -> int:
-    """Return how many colons there are. This is three times as fast as `bytes.count`."""
-    return len(data) - len(data.replace(b":", b""))
+    """Return how many colons there are. Arrow counts them several times as fast as `bytes.count`."""
+    values = pa.Array.from_buffers(pa.int8(), len(data), [None, pa.py_buffer(data)])
+    return int(pc.equal(values, _COLON).true_count)
 
 
 def _check_keys(document: bytes) -> None:

@@ -33,7 +33,7 @@ _Kind: TypeAlias = Literal["arrow", "dicts", "documents"]
 _Rows: TypeAlias = list[Any] | pa.Table
 _Build: TypeAlias = "Callable[[Any], pa.Table]"
 
-_ROWS_AT_ONCE: Final = 4096
+_ROWS_AT_ONCE: Final = 2048
 """Number of rows that are converted together: few enough for the processor's cache."""
 _MIN_CHUNK_BYTES: Final = 16 << 10
 """Chunks that are smaller than this on average are combined: Parquet's writer takes longer for each than to copy it."""
