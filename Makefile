@@ -106,7 +106,7 @@ $(S3A)/.fetched: tests/runtime/spark/s3a/pom.xml | $(INSTALLED)
 test-s3a: $(INSTALLED) $(S3A)/.fetched ## Run the tests of Spark's own reader on S3: needs Maven, and fetches 660 MB once
 	FOREBAY_S3A_JARS=$(abspath $(S3A))/jars $(BIN)/pytest tests/runtime/spark/test_s3a.py $(PYTEST)
 
-test-slow: $(INSTALLED) ## Run the long forms of the tests
+test-slow: $(INSTALLED) ## Run longer forms of some tests: they take hours
 	$(BIN)/pytest -m slow --durations 15 $(PYTEST)
 
 lint: $(INSTALLED) ## Check style and types

@@ -106,7 +106,7 @@ def _threads(cpu: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _growth(growth: Mapping[str, Any]) -> Iterator[str]:
-    yield "| a GB, | | CPU s | MB to and from the store | writes | reads | deletes |"
+    yield "| for each GB | | CPU s | MB to and from the store | writes | reads | deletes |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     for group, cases in growth.items():
         for case, cost in cases.items():

@@ -74,7 +74,7 @@ def _by_stream(measured: Measured) -> Iterator[str]:
             f"{seconds_text(found.durable)}, {seconds_text(found.durable_p99)}" for found in plans
         ],
         "read by a group, mean": [seconds_text(found.visible) for found in plans],
-        "processor cores, half busy": [f"{found.cores:,.1f}" for found in plans],
+        "processor cores to plan, at 50 % load": [f"{found.cores:,.1f}" for found in plans],
         "writes per second to one prefix (S3 allows 3,500)": [f"{of_prefix(found, 'writes'):.0f}" for found in plans],
         "reads per second from one prefix (S3 allows 5,500)": [f"{of_prefix(found, 'reads'):.0f}" for found in plans],
         "requests, per TB": [f"${found.request_dollars:,.2f}" for found in plans],
@@ -90,9 +90,9 @@ def _by_stream(measured: Measured) -> Iterator[str]:
 def _by_fleet(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "### One manifest: predicted and measured"
     yield ""
-    heads = ("producers", "each appends every", "appends per second", "error", "writes per append", "an append takes")
-    yield f"| {' | '.join(heads)} | p99 | fail |"
-    yield f"|{' --- |' * (len(heads) + 2)}"
+    heads = ("producers", "something to append every", "appends per second", "error", "writes per append")
+    yield f"| {' | '.join(heads)} | an append takes | p99 | fail |"
+    yield f"|{' --- |' * (len(heads) + 3)}"
     for cell in cells:
         expected, found = cell["predicted"], cell["measured"]
         both = [f"{expected[fact]:.1f}, {found[fact]:.1f}" for fact in ("rate", "tries")]
@@ -137,10 +137,10 @@ def _against_others(stream: Stream) -> Iterator[str]:
         )
     yield (
         f"| forebay: processor time of producers and one group | ${found.core_dollars * smaller:,.2f} | encoding, "
-        "zstd, client, decoding | measured; the other rows leave their clients out |"
+        "zstd, client, decoding | measured; add it to the rows above. Other rows do not count the clients' processors |"
     )
     yield (
-        f"| Kafka run by yourself, without its brokers | ${copies + disks:,.2f} | between zones "
+        f"| Kafka run by yourself, broker machines not counted | ${copies + disks:,.2f} | between zones "
         f"${copies:,.2f}, disks for a day ${disks:,.2f} | "
         "prices in benchmarks/sizing.py: 3 copies, 3 zones, disks half full |"
     )
