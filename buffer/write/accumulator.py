@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from dataclasses import dataclass, field
 from operator import countOf
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
@@ -39,20 +38,15 @@ FLUSH_METADATA_BYTES_V1 = 1 << 20
 METADATA_ITEM_BYTES = 16
 """About what a metadata item takes in the manifest beside its payload."""
 
-BLOCK_BYTES = 1 << 22
+BLOCK_BYTES = 1 << 20
 """Entries wait for their upload in pieces of about this size: large enough for native speed, and small enough that
 letting go of them one by one while a batch is encoded keeps memory where it was."""
 
 _MOST_ROOM = 1 << 28
 """Memory that is set aside for one piece; what a batch has beyond that stays in blocks."""
 
-_MOST_SPARE = 32 << 20
-"""Memory of larger pieces goes back at once."""
-
-_spare: deque[memoryview] = deque(maxlen=2)
-"""Memory of pieces that are in their objects, for the next ones. They are filled on one thread and encoded on another,
-and what one thread frees of another's, Arrow's pool returns to the system: fresh pages for each batch cost a producer
-about a fourteenth of its processor time."""
+_SPARE_ROOM = 8 << 20
+"""Room in a piece for what its last call has beyond the size at which a batch is flushed."""
 
 # Making a block costs as much as copying this much: smaller calls wait for others to share it.
 _SMALL_CALL_BYTES = 256 << 10
@@ -191,29 +185,7 @@ def _copy_array(entries: pa.Array | pa.ChunkedArray) -> list[Part]:
     count = len(entries)
     rows = max(1, count * BLOCK_BYTES // max(1, raw_size(entries)))
     pieces = [entries.slice(start, rows) for start in range(0, count, rows)]
-    return [(_copy_bytes(bytes_of(piece)), lengths_of(piece)) for piece in pieces]
-
-
-def _copy_bytes(data: memoryview) -> bytes | memoryview:
-    # A large piece goes to the pool that gives out warm memory; it keeps pages, too many for a small one.
-    return bytes(data) if len(data) < _SMALL_CALL_BYTES else memoryview(join_buffers(data)).cast("B")
-
-
-def _move_to_pool(data: bytes) -> memoryview:
-    """The pool that the object will be made in: what each of two allocators keeps for later is memory twice."""
-    try:
-        return memoryview(join_buffers(data)).cast("B")
-    except MemoryError:
-        return memoryview(data)
-
-
-def _set_aside(size: int) -> memoryview:
-    try:
-        while len(piece := _spare.pop()) != size:
-            pass  # of a producer with other batches
-    except IndexError:
-        return memoryview(pa.allocate_buffer(size)).cast("B")  # pages not written to are not there
-    return piece
+    return [(bytes(bytes_of(piece)), lengths_of(piece)) for piece in pieces]
 
 
 class Blocks:
@@ -228,7 +200,6 @@ class Blocks:
         self._version = version
         self._room = min(room, _MOST_ROOM)
         self._piece: memoryview | None = None
-        self._taken: memoryview | None = None
         self._used = 0
         self._rest: list[memoryview] = []
         self._lengths = array("I")
@@ -262,14 +233,8 @@ class Blocks:
         if self._version == 2:
             self._end(memoryview(self._lengths).cast("B"))
         pieces = [*([] if self._piece is None else [self._piece[: self._used]]), *self._rest]
-        self._taken, self._piece, self._rest, self._lengths = self._piece, None, [], array("I")
-        return pieces  # guard: reuse memory only after the batch is built
-
-    def reuse(self) -> None:
-        """Let other batches have the memory of what was taken, once nothing stands on it any more."""
-        if self._taken is not None and len(self._taken) <= _MOST_SPARE:
-            _spare.append(self._taken)
-        self._taken = None
+        self._piece, self._rest, self._lengths = None, [], array("I")
+        return pieces
 
     def _join_loose(self) -> None:
         if self._loose_lengths:
@@ -298,7 +263,7 @@ class Blocks:
         if len(first) + more > self._room or not shrinks(first):
             return
         try:
-            self._piece = _set_aside(self._room)
+            self._piece = memoryview(pa.allocate_buffer(self._room)).cast("B")  # pages not written to are not there
         except MemoryError:
             return  # a row of pieces does as well
         self._rest = []
@@ -307,7 +272,7 @@ class Blocks:
     def _put(self, data: bytes | memoryview) -> None:
         end = self._used + len(data)
         if self._piece is None or self._rest or end > self._room:
-            self._rest.append(_move_to_pool(data) if isinstance(data, bytes) else data)
+            self._rest.append(memoryview(data))
         else:
             self._piece[self._used : end] = data
             self._used = end
@@ -341,9 +306,7 @@ class FilledBatch:
         Raises:
             Unavailable: memory ran short while a call was put into this batch.
         """
-        data = encode_blocks(self.take_block(), self.count, compression, level, version=self.version)
-        self.blocks.reuse()
-        return data
+        return encode_blocks(self.take_block(), self.count, compression, level, version=self.version)
 
     def take_block(self) -> list[memoryview]:
         """Return the pieces that make the block, and hold them no longer.
@@ -364,7 +327,7 @@ class Accumulator:
         """Start an empty batch; `in_one_piece` is for batches that will be compressed."""
         self._flush_size_bytes = flush_size_bytes
         self._version = version
-        self._room = flush_size_bytes + 2 * BLOCK_BYTES if in_one_piece else 0
+        self._room = flush_size_bytes + _SPARE_ROOM if in_one_piece else 0
         self._most_metadata_bytes = FLUSH_METADATA_BYTES_V1 if version == 1 else FLUSH_METADATA_BYTES
         self._batch = FilledBatch(Blocks(version, self._room), version)
 

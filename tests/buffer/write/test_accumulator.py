@@ -9,7 +9,7 @@ import pytest
 from forebay.buffer.base.errors import InvalidInput, Unavailable
 from forebay.buffer.format.batch import Compression, Version, decode_batch, encode_blocks, write_block
 from forebay.buffer.format.block_v2 import Lengths, lengths_of
-from forebay.buffer.write.accumulator import BLOCK_BYTES, Accumulator, FilledBatch, _spare, check_call
+from forebay.buffer.write.accumulator import BLOCK_BYTES, Accumulator, FilledBatch, check_call
 
 LARGE = [bytes([65 + i % 26]) * 1000 for i in range(3 * BLOCK_BYTES // 1000)]
 
@@ -79,44 +79,6 @@ def test_blocks_that_shrink_become_one_piece(call: list[bytes]) -> None:
         assert applied.memory == memory, "what was taken of a bound is what is given back to it"
     filled, _ = accumulator.freeze()
     assert [len(block) for block in filled.take_block()] == [filled.raw_bytes]
-
-
-def fill_one_piece(letter: bytes, flush_size_bytes: int = 8 << 20) -> FilledBatch:
-    accumulator = Accumulator(flush_size_bytes, in_one_piece=True)
-    for _ in range(3):
-        accumulator.apply(check_call([letter * 300_000], b"", 0))
-    return accumulator.freeze()[0]
-
-
-def address_of(piece: memoryview) -> int:
-    return int(pa.py_buffer(piece).address)
-
-
-def test_memory_of_a_batch_is_used_again_once_the_batch_is_made() -> None:
-    first = fill_one_piece(b"a")
-    (taken,) = first.take_block()
-    (other,) = fill_one_piece(b"b").take_block()
-    assert address_of(other) != address_of(taken), "the first one is still in use"
-    first.blocks.reuse()
-    first.blocks.reuse()  # no more than once
-    again = fill_one_piece(b"c")
-    (piece,) = again.take_block()
-    assert address_of(piece) == address_of(taken)
-    (next_one,) = fill_one_piece(b"d").take_block()
-    assert address_of(next_one) not in {address_of(piece), address_of(other)}
-    assert list(decode_batch(encode_blocks([piece], again.count)).entries) == [b"c" * 300_000] * 3
-
-
-@pytest.mark.parametrize(("flush_size_bytes", "kept"), [(8 << 20, 2), (24 << 20, 2), (25 << 20, 0)])
-def test_little_memory_is_kept_for_later_batches(flush_size_bytes: int, kept: int) -> None:
-    _spare.clear()
-    filled = [fill_one_piece(b"x", flush_size_bytes) for _ in range(4)]
-    for each in filled:
-        each.take_block()
-        each.blocks.reuse()
-    assert len(_spare) == kept
-    assert fill_one_piece(b"y", 16 << 20).count, "a producer with batches of another size takes none of them"
-    assert not _spare, "and keeps them for nobody"
 
 
 @pytest.mark.parametrize("flush_size_bytes", [1 << 50, sys.maxsize])
