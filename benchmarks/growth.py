@@ -8,7 +8,8 @@ requests. Cases take turns, and medians are compared; flat means at most a tenth
   acknowledges), and windows at its front are collected. Between the points it is filled with copies of its own batches,
   stored and listed one by one: to a buffer they are as good as others, and compressing them again would prove nothing.
   A producer, a reader and a collector are opened and closed for each window, and that is counted. Collecting costs next
-  to nothing, so it is shown, and judged as part of the whole way of a gigabyte.
+  to nothing, so it is shown, and judged as part of the whole way of a gigabyte. A typed buffer grows in the same way,
+  from Arrow tables with the same events in a column of text.
 - *By producers*: 1, 8 and 64 processes on 8 buffers (the n-th writes to buffer n modulo 8), the same bytes in all, at
   the same rate in all. What fills a batch is the rate of its own producer: sixty-four that flush before their batches
   are full would only show that small batches cost more requests, which cost.py shows. So they take turns, each with
@@ -32,6 +33,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from metering import Cost, Meter, Metered, median_cost
 
 from forebay import Consumer, Producer, open_store
@@ -67,6 +69,7 @@ _PATIENT = 3600.0
 _SHRUNK = 0.5
 """More than zstd leaves of these events."""
 _KINDS = ("cpu", "bytes", "requests")
+_SCHEMA = pa.schema([pa.field("number", pa.int64(), nullable=False), pa.field("event", pa.string(), nullable=False)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,8 @@ def run(bench: Bench) -> None:
         if shutil.disk_usage(folder).free < needed:
             raise RuntimeError(f"{folder} has less than {needed >> 30} GiB free; set TMPDIR to a folder with more")
         _make_calls(Path(folder) / _CALLS)
-        _BySize(bench, folder, sizes).run()
+        for schema in (None, _SCHEMA):
+            _BySize(bench, folder, sizes, schema).run()
         _by_producers(bench, folder, sizes)
 
 
@@ -151,11 +155,14 @@ def _require_flat(bench: Bench, what: str, small: Cost, large: Cost, kinds: Sequ
 class _BySize:
     """A buffer that grows, and fresh ones beside it."""
 
-    def __init__(self, bench: Bench, folder: str, sizes: _Sizes) -> None:
+    def __init__(self, bench: Bench, folder: str, sizes: _Sizes, schema: pa.Schema | None) -> None:
         self._bench = bench
         self._folder = folder
         self._sizes = sizes
-        self._calls = _load_calls(Path(folder) / _CALLS, sizes)
+        self._schema = schema
+        self._of = "" if schema is None else " rows"
+        calls = _load_calls(Path(folder) / _CALLS, sizes)
+        self._calls: Iterator[list[bytes] | pa.Table] = cycle(calls if schema is None else map(_to_table, calls))
         self._large = self._open("large")
         self._fresh: list[Metered] = []
         self._whole = self._shown(sizes.windows)
@@ -168,17 +175,18 @@ class _BySize:
         return f"{size >> 30} GiB" if size >> 30 else f"{size >> 20} MiB"
 
     def run(self) -> None:
-        bench, whole = self._bench, self._whole
-        produced = _record(bench, "produce, by size", self._produce())
-        read = _record(bench, "read, by size", self._read())
-        collected = _record(bench, "collect, by size", self._collect())
-        _require_flat(bench, f"produce, at {whole} against a fresh buffer", produced[_FRESH], produced[f"at {whole}"])
+        bench, whole, of = self._bench, self._whole, self._of
+        produced = _record(bench, f"produce{of}, by size", self._produce())
+        read = _record(bench, f"read{of}, by size", self._read())
+        collected = _record(bench, f"collect{of}, by size", self._collect())
+        what = f"produce{of}, at {whole} against a fresh buffer"
+        _require_flat(bench, what, produced[_FRESH], produced[f"at {whole}"])
         for where in ("front", "back"):
-            what = f"read, at the {where} of {whole} against a fresh buffer"
+            what = f"read{of}, at the {where} of {whole} against a fresh buffer"
             _require_flat(bench, what, read[_FRESH], read[f"{where} of {whole}"])
         small = produced[_FRESH] + read[_FRESH] + collected[_FRESH]
         large = produced[f"at {whole}"] + read[f"front of {whole}"] + collected[f"front of {whole}"]
-        _require_flat(bench, f"produced, read and collected, at {whole} against a fresh buffer", small, large)
+        _require_flat(bench, f"produced, read and collected{of}, at {whole} against a fresh buffer", small, large)
         for store in (self._large, *self._fresh):
             shutil.rmtree(store.url.removeprefix("file://"))
 
@@ -188,7 +196,7 @@ class _BySize:
         ends = range(sizes.windows - sizes.rounds + 1, sizes.windows + 1)
         grown = 0
         for upto in (*sizes.points, *ends):
-            self._bench.progress(f"produce, from {self._shown(upto - 1)} on")
+            self._bench.progress(f"produce{self._of}, from {self._shown(upto - 1)} on")
             _fill(self._large, (upto - 1 - grown) * sizes.window_batches)
             grown = upto
             case = f"at {self._whole if upto in ends else self._shown(upto)}"
@@ -200,7 +208,9 @@ class _BySize:
 
     def _produce_window(self, store: Metered) -> Cost:
         meter = Meter([store])
-        with Producer(store, flush_size_bytes=self._sizes.batch_bytes, flush_interval=_PATIENT) as producer:
+        with Producer(
+            store, schema=self._schema, flush_size_bytes=self._sizes.batch_bytes, flush_interval=_PATIENT
+        ) as producer:
             for call in islice(self._calls, self._sizes.window_batches * _CALLS_A_BATCH):
                 producer.produce(call)
         return meter.cost(self._sizes.window_bytes)
@@ -249,21 +259,22 @@ class _BySize:
 def _fill(store: ObjectStore, batches: int) -> None:
     """Store and list copies of the batches that are there already."""
     queue, clock = Queue(store), SystemClock()
-    random = Random(queue.read().next_sequence)
+    head = queue.read()
+    random = Random(head.next_sequence)
     listed = queue.descriptors(0, _CALLS_A_BATCH) if batches else []
     models = cycle([(each, store.get(each.location).data) for each in listed])
 
     def copy(number: int) -> NewBatch:
         model, data = chosen[number]
-        location = f"data/{names.mint(clock, random)}.batch"
+        location = f"data/{names.mint(clock, random)}{Path(model.location).suffix}"
         store.put(location, data)
-        return NewBatch(location, model.metadata, model.facts)
+        return NewBatch(location, model.metadata, model.facts, None if model.schema is None else 0)
 
     with ThreadPoolExecutor(_WORKERS) as pool:
         for start in range(0, batches, _WORKERS):
             chosen = list(islice(models, min(_WORKERS, batches - start)))
             for batch in sorted(pool.map(copy, range(len(chosen))), key=lambda batch: batch.location):
-                queue.append([batch])
+                queue.append([batch], version=2, schemas=head.schemas)
 
 
 def _read_and_ack(consumer: Consumer, pool: ThreadPoolExecutor, batches: int) -> None:
@@ -347,7 +358,7 @@ def _run_fleet(processes: ForkServerContext, topic: str, producers: int, sizes: 
 
 def _produce_share(share: _Share, pipe: Connection) -> None:
     store = Metered(open_store(share.url))
-    calls = _load_calls(share.calls, share.sizes)
+    calls = cycle(_load_calls(share.calls, share.sizes))
     with Producer(store, flush_size_bytes=share.sizes.batch_bytes, flush_interval=_PATIENT) as producer:
         for call in islice(calls, 3 * _CALLS_A_BATCH):  # the first ones pay for memory and a place in the manifest
             producer.produce(call)
@@ -388,11 +399,15 @@ def _make_calls(path: Path) -> None:
     path.write_bytes(b"".join(events(_ENTRY_BYTES, 16 << 20)))
 
 
-def _load_calls(path: Path, sizes: _Sizes) -> Iterator[list[bytes]]:
-    """The events in calls of one size, over and over."""
+def _to_table(call: list[bytes]) -> pa.Table:
+    return pa.table([pa.arange(0, len(call)), pa.array(call, pa.binary()).cast(pa.string())], schema=_SCHEMA)
+
+
+def _load_calls(path: Path, sizes: _Sizes) -> list[list[bytes]]:
+    """The events in calls of one size."""
     whole = path.read_bytes()
     entries = [whole[i : i + _ENTRY_BYTES] for i in range(0, len(whole), _ENTRY_BYTES)]
     each = sizes.entries_a_call
     calls = [entries[i : i + each] for i in range(0, len(entries) - each + 1, each)]
     assert _CALLS_A_BATCH * raw_size(calls[0]) == sizes.batch_bytes
-    return cycle(calls)
+    return calls

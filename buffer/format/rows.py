@@ -26,10 +26,19 @@ from forebay.buffer.format.fit import Misfit, describe, fit_column
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-Call: TypeAlias = pa.Table | pa.RecordBatch | dict[str, Any] | bytes | list[dict[str, Any]] | list[bytes]
-"""What `produce` of a typed producer takes. It must not change until it is converted."""
 
-_Kind: TypeAlias = Literal["arrow", "dicts", "documents"]
+@dataclass(frozen=True, slots=True, eq=False)
+class Fitted:
+    """A call that was converted already. A converter of the same schema does not check its rows again."""
+
+    table: pa.Table
+    """Its rows."""
+
+
+Call: TypeAlias = pa.Table | pa.RecordBatch | dict[str, Any] | bytes | list[dict[str, Any]] | list[bytes] | Fitted
+"""What `produce` of a typed producer takes, or what became of it. It must not change until it is converted."""
+
+_Kind: TypeAlias = Literal["arrow", "dicts", "documents", "fitted"]
 _Rows: TypeAlias = list[Any] | pa.Table
 _Build: TypeAlias = "Callable[[Any], pa.Table]"
 
@@ -70,10 +79,14 @@ class RowConverter:
             indexes = list(group)
             if kind is None:
                 failures.update((i, _refusal(calls[i])) for i in indexes)
-            elif kind == "arrow":
+            elif kind in {"arrow", "fitted"}:
                 given = [_as_table(calls[i]) for i in indexes]
                 for i, table in zip(indexes, given, strict=True):
                     rows[i] = table.num_rows
+                # guard: check again what was converted to another schema
+                if kind == "fitted" and all(table.schema.equals(self.schema) for table in given):
+                    tables += given
+                    continue
                 ends = list(range(1, len(given) + 1))
                 tables += _Search(self._fit, given, indexes, ends, failures).run()
             else:
@@ -209,6 +222,8 @@ def _kind_of(call: Any) -> _Kind | None:
         return None
     if isinstance(call, pa.Table | pa.RecordBatch):
         return "arrow"
+    if isinstance(call, Fitted):
+        return "fitted"
     return "dicts" if type(call) is list else None
 
 
@@ -220,7 +235,9 @@ def _refusal(call: Any) -> InvalidInput:
     )
 
 
-def _as_table(call: pa.Table | pa.RecordBatch) -> pa.Table:
+def _as_table(call: Any) -> pa.Table:
+    if isinstance(call, Fitted):
+        return call.table
     return call if isinstance(call, pa.Table) else pa.Table.from_batches([call])
 
 

@@ -20,7 +20,7 @@ from forebay.buffer.base.errors import Closed, InvalidInput
 from forebay.buffer.coordinator import Durability
 from forebay.buffer.format.model import Metadata
 from forebay.buffer.format.parquet import encode_rows
-from forebay.buffer.format.rows import RowConverter
+from forebay.buffer.format.rows import Fitted, RowConverter
 from forebay.buffer.format.schema import present
 from forebay.buffer.write.accumulator import (
     FLUSH_METADATA_BYTES,
@@ -146,14 +146,14 @@ def check_rows(rows: Rows, metadata: bytes, time_ms: int, *, converter: RowConve
                 kept = rows.take(pa.arange(0, count))  # a slice would keep the rest of its table in memory
             except pa.ArrowException:  # not for every type; converting it makes a copy, or finds the fault
                 found = converter.convert([rows])
-                kept, size, error = found.table, found.table.nbytes, found.failures.get(0)
+                kept, size, error = Fitted(found.table), found.table.nbytes, found.failures.get(0)
         beside += _COLUMN_BYTES * rows.num_columns
     elif isinstance(rows, list | tuple):
         count = len(rows)
         if count >= _CONVERTED_ROWS and type(rows[0]) is dict:
             found = converter.convert([list(rows)])
-            kept, size, error = found.table, found.table.nbytes, found.failures.get(0)
-            beside = _COLUMN_BYTES * kept.num_columns
+            kept, size, error = Fitted(found.table), found.table.nbytes, found.failures.get(0)
+            beside = _COLUMN_BYTES * found.table.num_columns
         else:
             kept, size = _copy_rows(rows)
             beside = _ROW_BYTES * count if kept and type(kept[0]) is dict else 0

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from typed_data import every_schema, rows_of
 
 from forebay.buffer.base.errors import InvalidInput
-from forebay.buffer.format.rows import Converted, RowConverter
+from forebay.buffer.format.rows import Converted, Fitted, RowConverter
 from forebay.buffer.format.schema import check_schema
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -668,3 +668,12 @@ def test_number_of_many_digits_fails_its_own_call(column: str) -> None:
 
 def test_long_value_is_shortened_in_the_message() -> None:
     assert len(fail({"id": "x" * 1_000_000})) < 200
+
+
+def test_call_that_was_converted_to_another_schema_is_checked_again() -> None:
+    wanted = check_schema(pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())]))
+    narrower, other = pa.table({"id": pa.array([1], pa.int32())}), pa.table({"price": [2]})
+    found = RowConverter(wanted).convert([Fitted(narrower), Fitted(other)])
+    assert found.table.to_pylist() == [{"id": 1, "text": None}]
+    assert found.rows == [1, 0]
+    assert "price" in str(found.failures[1])

@@ -10,7 +10,7 @@ import pytest
 from forebay.buffer.base.errors import Closed, InvalidInput
 from forebay.buffer.format.model import Metadata
 from forebay.buffer.format.parquet import decode_rows
-from forebay.buffer.format.rows import RowConverter
+from forebay.buffer.format.rows import Fitted, RowConverter
 from forebay.buffer.write.accumulator import FLUSH_METADATA_BYTES
 from forebay.buffer.write.rows import FilledRows, RowAccumulator, RowCall, RowFormat, check_rows
 
@@ -147,7 +147,7 @@ def test_memory_of_a_small_table_counts_its_columns() -> None:
     assert 6_000 <= check_rows(table, b"", 5, converter=CONVERTER).memory <= 8_000
     rows: list[dict[str, Any]] = [{"id": number} for number in range(200)]
     converted = check_rows(rows, b"", 5, converter=CONVERTER)
-    assert converted.memory >= converted.rows.nbytes + 3 * 640, "of a list that was converted at the call too"
+    assert converted.memory >= converted.rows.table.nbytes + 3 * 640, "of a list that was converted at the call too"
 
 
 def test_memory_of_a_dict_counts_the_dict() -> None:
@@ -244,7 +244,7 @@ def test_long_list_of_dicts_is_converted_at_the_call_and_may_change_after_it() -
     made = check_rows(rows, b"", 5, converter=CONVERTER)
     rows[5]["tags"].append("b")
     rows[6]["id"] = 7
-    assert isinstance(made.rows, pa.Table)
+    assert isinstance(made.rows, Fitted)
     assert ids_in(fill(call(-1), made, call(1000))) == list(range(-1, 1001))
     assert made.error is None
 
