@@ -117,7 +117,8 @@ class RowConverter:
     def _fit(self, tables: list[pa.Table] | pa.Table) -> pa.Table:
         if isinstance(tables, list):
             first = tables[0].schema
-            if not all(first.equals(table.schema) for table in tables[1:]):
+            # guard: join tables without columns only after the missing columns are added
+            if not len(first) or not all(first.equals(table.schema) for table in tables[1:]):
                 return pa.concat_tables([self._fit(table) for table in tables])
             tables = pa.concat_tables(tables) if len(tables) > 1 else tables[0]
         return self._fit_table(tables)

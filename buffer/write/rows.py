@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from forebay.buffer.base.errors import ForebayError
     from forebay.buffer.format.batch import Compression, Version
+    from forebay.buffer.format.rows import Converted
 
 _log = logging.getLogger("forebay.producer")
 
@@ -276,6 +277,7 @@ class FilledRows:
         try:
             found = self.converter.convert(given)
             del given  # the rows are in memory a second time now
+            _check_count(found)
             table = present(found.table, self.format.stored)
         except pa.ArrowException as error:
             raise InvalidInput(
@@ -330,6 +332,15 @@ class FilledRows:
         # Other threads made these rows, and their allocator would keep the memory for them.
         pa.default_memory_pool().release_unused()
         return data
+
+
+def _check_count(found: Converted) -> None:
+    """Raise `InvalidInput` if rows are missing: the manifest would list more than the batch has."""
+    if found.table.num_rows != sum(found.rows):  # guard: never store a batch that lacks rows
+        raise InvalidInput(
+            f"these calls have {sum(found.rows)} rows, of which {found.table.num_rows} were converted, so none was "
+            "stored: this is a fault of forebay; report it with the schemas of the calls"
+        )
 
 
 class RowAccumulator:

@@ -677,3 +677,11 @@ def test_call_that_was_converted_to_another_schema_is_checked_again() -> None:
     assert found.table.to_pylist() == [{"id": 1, "text": None}]
     assert found.rows == [1, 0]
     assert "price" in str(found.failures[1])
+
+
+def test_rows_of_tables_without_columns_are_counted_as_often_as_they_are_stored() -> None:
+    batch = pa.RecordBatch.from_struct_array(pa.array([{}] * 3, pa.struct([])))
+    schema = check_schema(pa.schema([pa.field("id", pa.int64())]))
+    found = RowConverter(schema).convert([batch, pa.Table.from_batches([batch])])
+    assert found.rows == [3, 3]
+    assert found.table["id"].to_pylist() == [None] * 6

@@ -10,7 +10,7 @@ import pytest
 from forebay.buffer.base.errors import Closed, InvalidInput
 from forebay.buffer.format.model import Metadata
 from forebay.buffer.format.parquet import decode_rows
-from forebay.buffer.format.rows import Fitted, RowConverter
+from forebay.buffer.format.rows import Converted, Fitted, RowConverter
 from forebay.buffer.write.accumulator import FLUSH_METADATA_BYTES
 from forebay.buffer.write.rows import FilledRows, RowAccumulator, RowCall, RowFormat, check_rows
 
@@ -264,3 +264,14 @@ def test_numbered_call_after_one_that_does_not_fit_is_not_stored() -> None:
     assert ids_in(filled) == [1]
     assert (filled.number, filled.gap) == (7, calls[1].error)
     assert [type(made.error) for made in calls] == [type(None), InvalidInput, Closed]
+
+
+def test_batch_that_lacks_rows_is_not_stored() -> None:
+    class Losing(RowConverter):
+        def convert(self, calls: Any) -> Converted:
+            found = super().convert(calls)
+            return Converted(found.table.slice(1), found.rows, found.failures)
+
+    filled = FilledRows(FORMAT, Losing(SCHEMA), [call(1, 2)])
+    with pytest.raises(InvalidInput, match="these calls have 2 rows, of which 1 were converted"):
+        filled.prepare()
