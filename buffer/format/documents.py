@@ -55,6 +55,7 @@ class Documents:
         self._decoders: dict[tuple[str, ...], Callable[[bytes], Any]] = {(): _decoder_of(self._row)}
         self._fields = Fields(list(schema), "", "documents")
         self._is_flat = not any(pa.types.is_nested(kind) for kind in schema.types)
+        self._has_numbers_as_keys = _has_numbers_as_keys(self._row.type)
 
     def build(self, documents: list[bytes]) -> list[pa.Array]:
         """Return one array for each column of the schema; every document is one row.
@@ -70,7 +71,7 @@ class Documents:
         arrays = self._fields.build(rows)
         if self._may_repeat(documents, rows, arrays):  # guard: refuse a key that is there twice
             for document in documents:
-                _check_keys(document)
+                _check_keys(document, are_numbers=self._has_numbers_as_keys)
         return arrays
 
     def _decoder_for(self, documents: list[bytes]) -> Callable[[bytes], Any]:
@@ -189,12 +190,20 @@ def _count_colons(data: bytes) -> int:
     return int(pc.equal(values, _COLON).true_count)
 
 
-def _check_keys(document: bytes) -> None:
-    """Raise `Misfit` if a key is there twice."""
+def _has_numbers_as_keys(kind: pa.DataType) -> bool:
+    """Return whether there is a map inside a type whose keys are integers."""
+    if pa.types.is_map(kind) and pa.types.is_integer(kind.key_type):
+        return True
+    return any(_has_numbers_as_keys(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _check_keys(document: bytes, *, are_numbers: bool) -> None:
+    """Raise `Misfit` if a key is there twice. If keys may be numbers, -0 is 0: msgspec takes no other second form."""
 
     def check(pairs: list[tuple[str, Any]]) -> None:
         seen: set[str] = set()
-        for key, value in pairs:
+        for text, value in pairs:
+            key = "0" if are_numbers and text == "-0" else text  # guard: refuse a number that is a key twice
             if key in seen:
                 raise Misfit(key, "each key once", f"it twice, the second time with {show(value)}")
             seen.add(key)

@@ -248,6 +248,7 @@ def test_row_that_is_no_dict_fails_the_call() -> None:
         (b'{"id":1,"text":"a\\u003ab","text":"c"}', "text", "twice"),
         (b'{"id":1,"text":"a:b\\":","text":"c"}', "text", "twice"),
         (b'{"id":1,"counts":{"a":1,"a":2}}', "a", "twice"),
+        (b'{"id":1,"by_number":{"0":"x","-0":"y"}}', "0", "twice"),
         (b'{"id":1,"items":[{"n":1,"n":1}]}', "n", "twice"),
     ],
 )
