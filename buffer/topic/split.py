@@ -88,7 +88,7 @@ def split_rows(rows: Rows, column: str, partitions: int, schema: pa.Schema) -> d
             found_tables = _split_table(rows, column, partitions)
         except pa.ArrowException as error:
             raise InvalidInput(
-                f"the key cannot be read from column {column}, which must be text, bytes or integers: {error}"
+                f"the rows cannot be split by column {column}, which must be text, bytes or integers: {error}"
             ) from error
         return _not_empty(found_tables)
     is_base64 = column in schema.names and _is_binary(schema.field(column).type)
@@ -115,6 +115,7 @@ def _not_empty(parts: dict[int, Any]) -> dict[int, Any]:
 def _split_table(table: pa.Table, column: str, partitions: int) -> dict[int, pa.Table]:
     if table.column_names.count(column) != 1:
         raise InvalidInput(f"the rows have no column {column}; they have {', '.join(table.column_names)}")
+    table.validate(full=True)  # to read or copy values whose offsets are wrong ends the process
     keys = table.column(column)
     if not pa.types.is_dictionary(keys.type):
         keys = keys.dictionary_encode()

@@ -139,15 +139,13 @@ def check_rows(rows: Rows, metadata: bytes, time_ms: int, *, converter: RowConve
         size = len(rows)
         kept = [rows]
     elif isinstance(rows, pa.Table | pa.RecordBatch):
-        count, size = rows.num_rows, _size_of(rows)
-        beside = rows.get_total_buffer_size() - size
-        if beside > size:
-            beside = 0
-            try:
-                kept = rows.take(pa.arange(0, count))  # a slice would keep the rest of its table in memory
-            except pa.ArrowException:  # not for every type; converting it makes a copy, or finds the fault
-                found = converter.convert([rows])
-                kept, size, error = Fitted(found.table), found.table.nbytes, found.failures.get(0)
+        count = rows.num_rows
+        try:
+            kept, size, beside = _keep_table(rows)
+        except pa.ArrowException:  # after converting, Arrow can copy every type; or it is known what is not valid
+            found = converter.convert([rows])
+            table, size, beside = _keep_table(found.table)
+            kept, error = Fitted(table), found.failures.get(0)
         beside += _COLUMN_BYTES * rows.num_columns
     elif isinstance(rows, list | tuple):
         count = len(rows)
@@ -173,6 +171,21 @@ def check_rows(rows: Rows, metadata: bytes, time_ms: int, *, converter: RowConve
     # guard: count the memory that a typed call takes beside its values
     memory = size + beside + _CALL_BYTES + len(metadata)
     return RowCall(kept, count, metadata, time_ms, size, memory, error=error)
+
+
+def _keep_table(rows: pa.Table | pa.RecordBatch) -> tuple[pa.Table | pa.RecordBatch, int, int]:
+    """Return the rows, copied if a slice would keep much more in memory, their size, and the memory beside that.
+
+    Raises:
+        ArrowException: the rows are not valid, or they would be copied and have a type that Arrow does not copy.
+    """
+    rows.validate()  # to count the bytes of a slice whose offsets are wrong ends the process
+    size = _size_of(rows)
+    beside = rows.get_total_buffer_size() - size
+    if beside <= size:
+        return rows, size, beside
+    rows.validate(full=True)  # to copy values whose offsets are wrong ends it too
+    return rows.take(pa.arange(0, rows.num_rows)), size, 0
 
 
 def _size_of(rows: pa.Table | pa.RecordBatch) -> int:

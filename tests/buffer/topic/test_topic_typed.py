@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from array import array
 from typing import Any
 
 import pyarrow as pa
@@ -249,6 +250,15 @@ def test_row_without_a_key_is_refused_and_nothing_is_queued(store: MemoryStore, 
     create_topic(store, 2, schema=PAGES)
     with TopicProducer(store) as producer, pytest.raises(InvalidInput):
         producer.produce(rows, key_column="page")
+    assert rows_in(store) == []
+
+
+def test_rows_with_wrong_offsets_are_not_split(store: MemoryStore) -> None:
+    offsets = array("i", [0, 1 << 30, 10])
+    page = pa.StringArray.from_buffers(2, pa.py_buffer(offsets), pa.py_buffer(b"x" * 10))
+    create_topic(store, 2, schema=SECOND)
+    with TopicProducer(store) as producer, pytest.raises(InvalidInput, match=r"cannot be split by column page.*offset"):
+        producer.produce(pa.table({"id": [1, 2], "page": page}), key_column="page")
     assert rows_in(store) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pyarrow as pa
@@ -130,6 +131,27 @@ def test_slice_of_a_table_does_not_keep_the_table() -> None:
     made = check_rows(table.slice(10, 5), b"", 5, converter=CONVERTER)
     assert made.rows.get_total_buffer_size() < 1000
     assert ids_in(fill(made)) == [10, 11, 12, 13, 14]
+
+
+def test_slice_does_not_keep_its_table_if_arrow_cannot_copy_one_of_its_columns() -> None:
+    count = 100_000
+    table = pa.table({"id": pa.array(range(count)), "text": pa.array(["kept"] * count, pa.string_view())})
+    made = check_rows(table.slice(10, 5), b"", 5, converter=CONVERTER)
+    assert made.rows.table.get_total_buffer_size() < 1000
+    assert ids_in(fill(made)) == [10, 11, 12, 13, 14]
+
+
+def test_slice_with_wrong_offsets_fails_alone() -> None:
+    offsets = array("i", [0] * 998 + [1 << 30, 10])
+    text = pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(b"x" * 10_000))
+    lists = pa.ListArray.from_buffers(
+        pa.list_(pa.string()), len(text), [None, pa.py_buffer(offsets)], children=[pa.array(["x"] * 10)]
+    )
+    inside = pa.table({"id": range(len(text)), "text": text}).slice(len(text) - 3)
+    at_the_end = pa.table({"id": range(len(text)), "tags": lists}).slice(len(text) - 3, 2)
+    calls = [check_rows(rows, b"", 5, converter=CONVERTER) for rows in (inside, at_the_end)]
+    assert ids_in(fill(call(1), *calls, call(2))) == [1, 2]
+    assert ["expected valid Arrow data" in str(made.error) for made in calls] == [True, True]
 
 
 def test_whole_table_is_not_copied() -> None:
