@@ -14,7 +14,7 @@ What each type takes, beside None where the field is nullable:
     double         float, or int up to 2**53, which is exact. NaN and infinities are values.
     float          float, or int up to 2**24. A float is rounded to 32 bits, and refused if it would become infinite.
     string         str
-    binary         bytes; in JSON base64 text
+    binary         bytes, bytearray or memoryview; in JSON base64 text
     date32         date, not datetime; in JSON "2026-01-31"
     timestamp      datetime; in JSON ISO 8601 text. It must have a zone or an offset if the column has a zone, and none
                    if the column has none. A fraction of a second that the unit cannot hold is refused, and a time
@@ -22,7 +22,7 @@ What each type takes, beside None where the field is nullable:
     decimal128     Decimal or int; in JSON a number or text. A digit that the scale cannot hold is refused.
     list           list or tuple
     struct         dict without unknown keys
-    map            dict, or list of pairs without a key that is there twice; in JSON an object
+    map            dict, or list or tuple of pairs without a key that is there twice; in JSON an object
 """
 
 from __future__ import annotations
@@ -187,12 +187,15 @@ class _Map(Column):
     """Dicts, or lists of pairs."""
 
     def __init__(self, field: pa.Field, path: str, source: Source) -> None:
-        super().__init__(field, path, source, (dict, list))
+        super().__init__(field, path, source, (dict, list, tuple))
         self._key = make_column(field.type.key_field, f"{path}.key", source)
         self._value = make_column(field.type.item_field, f"{path}.value", source)
 
     def _convert(self, values: Values) -> pa.Array:
-        maps = [dict(value) if isinstance(value, list) else value for value in values]
+        listed = [value for value in values if isinstance(value, list | tuple)]
+        if not all(isinstance(pair, list | tuple) for pair in chain.from_iterable(listed)):
+            raise ValueError("a pair is neither a tuple nor a list")  # to `dict`, a text of two letters is a pair too
+        maps = [dict(value) if isinstance(value, list | tuple) else value for value in values]
         offsets, mask, there = _flatten(maps)
         if sum(map(len, there)) != sum(len(value) for value in values if value is not None):
             raise ValueError("a key is there twice")
@@ -266,8 +269,8 @@ _PYTHON_TYPES: Final[dict[int, tuple[type, ...]]] = {
     **{pa.type_for_alias(f"{sign}int{bits}").id: (int,) for sign in ("", "u") for bits in (8, 16, 32, 64)},
     pa.float64().id: (float, int),
     pa.string().id: (str,),
-    pa.binary().id: (bytes,),
-    pa.binary(1).id: (bytes,),
+    pa.binary().id: (bytes, bytearray, memoryview),
+    pa.binary(1).id: (bytes, bytearray, memoryview),
     pa.date32().id: (date,),
     pa.decimal128(1).id: (Decimal, int),
 }

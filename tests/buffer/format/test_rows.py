@@ -51,6 +51,7 @@ SCHEMA = check_schema(
             ),
             pa.field("words", pa.list_(pa.field("element", pa.string(), nullable=False))),
             pa.field("by_number", pa.map_(pa.int16(), pa.string())),
+            pa.field("texts", pa.map_(pa.string(), pa.string())),
         ]
     )
 )
@@ -147,6 +148,7 @@ class Stamp(datetime):
         ("counts", {1: 1}, "string not null", "int 1"),
         ("counts", [("a", 1), ("a", 2)], "map", "a key is there twice"),
         ("counts", [1], "map", "list"),
+        ("texts", ["ab"], "map", r"list \['ab'\]: a pair is neither"),
         ("by_number", {40_000: "x"}, "int16 not null", "40000"),
         ("by_number", {"1": "x"}, "int16 not null", "str '1'"),
         ("place", [1.0], "struct", "list"),
@@ -361,6 +363,8 @@ class Colour(str, Enum):  # noqa: UP042 - what older code has
         ("float", 2**24, float(2**24)),
         ("large", 2**64 - 1, 2**64 - 1),
         ("raw", b"\xff\0", b"\xff\0"),
+        ("raw", bytearray(b"\xff\0"), b"\xff\0"),
+        ("pair", memoryview(b"\xff\0"), b"\xff\0"),
         ("price", 7, Decimal("7.00")),
         ("price", Decimal("1.500"), Decimal("1.50")),
         ("price", Decimal("-9999.99"), Decimal("-9999.99")),
@@ -378,6 +382,7 @@ class Colour(str, Enum):  # noqa: UP042 - what older code has
         ("at_ms", NOON.replace(microsecond=123_000), NOON.replace(microsecond=123_000)),
         ("words", ("a", "b"), ["a", "b"]),
         ("counts", [("a", 1)], [("a", 1)]),
+        ("counts", (["a", 1],), [("a", 1)]),
         ("counts", {}, []),
         ("counts", OrderedDict(a=1), [("a", 1)]),
         ("by_number", {-5: None}, [(-5, None)]),
