@@ -54,6 +54,7 @@ _ROW_BYTES: Final = 200
 """About what a dict takes beside its values."""
 _COLUMN_BYTES: Final = 640
 """About what a column of an Arrow table takes beside its values: most of what a table of a few rows takes."""
+_COMPACT: Final = frozenset({pa.dictionary(pa.int8(), pa.string()).id, pa.null().id})
 _TEXT: Final = frozenset({str, bytes})
 _FIXED: Final = frozenset({int, float, bool, type(None)})
 _UNCHANGING: Final = _TEXT | _FIXED | {date, datetime, Decimal}
@@ -123,7 +124,8 @@ def check_rows(rows: Rows, metadata: bytes, time_ms: int, *, converter: RowConve
     """Return the call of a typed producer, with a copy of what the caller may change.
 
     Whether the rows fit the schema is found out later, with all others of the batch. Only a long list of dicts is
-    converted now: that takes no longer than to copy it.
+    converted now: that takes no longer than to copy it. So is a table that has dictionaries, a column of the type null,
+    or no column: its rows may be far larger in a batch.
 
     Raises:
         InvalidInput: it can never be stored, and the message says why.
@@ -177,8 +179,12 @@ def _keep_table(rows: pa.Table | pa.RecordBatch) -> tuple[pa.Table | pa.RecordBa
     """Return the rows, copied if a slice would keep much more in memory, their size, and the memory beside that.
 
     Raises:
-        ArrowException: the rows are not valid, or they would be copied and have a type that Arrow does not copy.
+        ArrowException: the rows are not valid, or would be copied and have a type that Arrow does not copy; or they
+            may be far smaller than they are in a batch.
     """
+    # guard: count what the rows of a table take in a batch
+    if not rows.num_columns or any(map(_is_compact, rows.schema.types)):
+        raise pa.ArrowNotImplementedError("convert these rows to know their size")
     rows.validate()  # to count the bytes of a slice whose offsets are wrong ends the process
     size = _size_of(rows)
     beside = rows.get_total_buffer_size() - size
@@ -186,6 +192,13 @@ def _keep_table(rows: pa.Table | pa.RecordBatch) -> tuple[pa.Table | pa.RecordBa
         return rows, size, beside
     rows.validate(full=True)  # to copy values whose offsets are wrong ends it too
     return rows.take(pa.arange(0, rows.num_rows)), size, 0
+
+
+def _is_compact(kind: pa.DataType) -> bool:
+    """Return whether values of a type may be far smaller than those of the type that they are stored in."""
+    if kind.num_fields:
+        return any(_is_compact(kind.field(i).type) for i in range(kind.num_fields))
+    return kind.id in _COMPACT
 
 
 def _size_of(rows: pa.Table | pa.RecordBatch) -> int:

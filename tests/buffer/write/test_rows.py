@@ -252,6 +252,26 @@ def test_batch_with_much_metadata_is_due_for_a_flush() -> None:
     assert accumulator.size() >= 1 << 30
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_values_of_a_dictionary_count_for_each_row_that_has_them(is_nested: bool) -> None:
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int8()), pa.array(["x" * 1000]))
+    column = {"tags": pa.ListArray.from_arrays(range(1001), text)} if is_nested else {"text": text}
+    made = check_rows(pa.table({"id": range(1000), **column}), b"", 5, converter=CONVERTER)
+    assert 1_000_000 <= made.raw_bytes <= made.memory <= 1_100_000
+    assert ids_in(fill(made)) == list(range(1000))
+
+
+@pytest.mark.parametrize("column", [pa.nulls(10_000), pa.array([{}] * 10_000, pa.struct([]))], ids=["null", "none"])
+def test_rows_without_a_value_count_what_they_take_in_a_batch(column: pa.Array) -> None:
+    rows = pa.table({"text": column})
+    if pa.types.is_struct(column.type):
+        rows = pa.RecordBatch.from_struct_array(column)
+    schema = pa.schema([pa.field("text", pa.string())])
+    made = check_rows(rows, b"", 5, converter=RowConverter(schema))
+    assert made.count == 10_000
+    assert 10_000 / 8 <= made.raw_bytes <= made.memory, "at least a bit for each row"
+
+
 def test_size_is_about_what_the_rows_take() -> None:
     accumulator = RowAccumulator(1 << 30, FORMAT)
     accumulator.apply(check_rows([{"id": 1, "text": "x" * 1000}] * 10, b"", 5, converter=CONVERTER))
