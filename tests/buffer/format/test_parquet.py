@@ -54,6 +54,14 @@ def test_chunks_of_long_rows_have_2048_rows_all_the_same() -> None:
     assert [len(chunk) for chunk in found["text"].chunks] == [2048, 2048, 904]
 
 
+@pytest.mark.parametrize("rows", [5000, 6000, 9000, 15_000])
+def test_file_holds_little_memory_beside_its_bytes(rows: int) -> None:
+    table = pa.table({"text": [f"{i:01000}" for i in range(rows)]})
+    before = pa.total_allocated_bytes()
+    data = encode_rows(table, "none")
+    assert pa.total_allocated_bytes() - before <= 1.25 * len(data)
+
+
 @pytest.mark.parametrize("compression", ["zstd", "none"])
 def test_file_is_plain_parquet_for_everyone_else(compression: Any) -> None:
     table = pa.table({"id": [1, 2], "text": ["a", None]})
