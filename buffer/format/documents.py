@@ -30,7 +30,8 @@ _FEW_COLUMNS: Final = 32
 _MAX_ORDERS: Final = 16
 """Maximum number of decoders for one schema. Each takes milliseconds to make."""
 _JOINED_DOCUMENTS: Final = 512
-_COLON: Final = pa.scalar(ord(":"), pa.int8())
+_COLON: Final = pa.Array.from_buffers(pa.int8(), 1, [None, pa.py_buffer(b":")])[0]
+"""Made from bytes: when pyarrow converts a Python value, it imports pandas if that is installed."""
 _EXACT_DOUBLE: Final = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 _EXACT_FLOAT: Final = Annotated[int, Meta(ge=-(2**24), le=2**24)]
 _PYTHON_TYPES: Final[dict[int, Any]] = {
