@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from forebay.buffer.base.errors import InvalidInput, Unavailable
 from forebay.buffer.format.batch import MAX_ENTRY_BYTES, encode_blocks, raw_size, shrinks, write_block
 from forebay.buffer.format.block_v1 import join_buffers
-from forebay.buffer.format.block_v2 import bytes_of, lengths_of, to_array, total_of
+from forebay.buffer.format.block_v2 import bytes_of, lengths_of, total_of
 from forebay.buffer.format.model import Metadata
 
 if TYPE_CHECKING:
@@ -209,7 +209,9 @@ class Blocks:
 
     def add(self, data: bytes | memoryview, lengths: Lengths | tuple[int, ...]) -> None:
         """Add entries. They are copied, or kept; if memory is short for that, nothing was added."""
-        if len(data) >= (_SMALL_CALL_BYTES if self._piece is None else _SMALL_COPY_BYTES):
+        # In version 1, an append is a pass of Arrow's kernels, and not only a copy into the piece.
+        copied = self._piece is not None and self._version == 2
+        if len(data) >= (_SMALL_COPY_BYTES if copied else _SMALL_CALL_BYTES):
             self._join_loose()
             self._append(data, array("I", lengths))
             return
@@ -244,7 +246,7 @@ class Blocks:
 
     def _append(self, data: bytes | memoryview, lengths: Lengths) -> None:
         if self._version == 1:
-            data = write_block(to_array(memoryview(data), lengths))
+            data = write_block(data, lengths)
         if len(self._rest) == 1 and self._piece is None:
             self._begin_piece(len(data))  # one alone is a piece already
         self._put(data)
