@@ -223,8 +223,8 @@ def encode_blocks(
         # No copy. With `getbuffer`, Python 3.12 crashes when it collects a cycle that holds the view.
         return memoryview(whole.getvalue())
     size = sum(map(len, blocks))
-    # Room for the worst case: pages that are never written to are never there. And from the pool that the blocks go
-    # back to; memory that each of two allocators keeps for later is memory twice.
+    # Room for the worst case: pages that are never written to are never there. To collect parts and join them at the
+    # end took up to half as long again (rfcs/0003).
     pool = pa.default_memory_pool()
     batch = memoryview(pa.allocate_buffer(size + size // 128 + _ZSTD_FRAME_BYTES + len(footer))).cast("B")
     # Large pieces, because each costs a wait for the interpreter's lock.
