@@ -208,5 +208,5 @@ def format_rate(number: float, noun: str) -> str:
     """A rate for people. A small one keeps two digits: a few entries in a minute are not none."""
     text = f"{number:.2g}"
     if number >= _WHOLE_RATE or text == "1":
-        return counted(number, noun)
+        return counted(round(number), noun)
     return f"{text} {counted(0, noun).removeprefix('0 ')}"

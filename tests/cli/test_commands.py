@@ -166,7 +166,7 @@ def test_stat_shows_depth_and_lag(url: str, shown: Shown) -> None:
 
 @pytest.mark.parametrize(
     ("rate", "shown_as"),
-    [(0.0, "0 entries"), (0.21, "0.21 entries"), (1.0, "1 entry"), (9.04, "9 entries"), (1234.5, "1,234 entries")],
+    [(0.0, "0 entries"), (0.21, "0.21 entries"), (0.996, "1 entry"), (9.04, "9 entries"), (1234.5, "1,234 entries")],
 )
 def test_small_rate_is_not_shown_as_none(rate: float, shown_as: str) -> None:
     assert format_rate(rate, "entry") == shown_as
