@@ -176,7 +176,7 @@ class Sink(Closing, ABC):
 
     @abstractmethod
     def commit(self, commit: Commit) -> Answer:
-        """Make the commit durable as a whole, and say what came of it.
+        """Make the commit durable as a whole, and return the outcome.
 
         A commit may be given again: after `NotCommitted`, after `MaybeCommitted` that was found not to be there, and by
         another process, even while this call is still under way.

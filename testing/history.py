@@ -117,7 +117,7 @@ def read_lines(lines: Iterable[bytes], source: str = "history") -> list[Operatio
     """Return the operations of one journal. A last line that is torn is what the death of its process left.
 
     Raises:
-        Corrupt: a line is none of a journal's.
+        Corrupt: a line is not of a journal.
     """
     calls: list[dict[str, Any]] = []
     unanswered: dict[str, dict[str, Any]] = {}

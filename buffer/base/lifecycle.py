@@ -63,7 +63,7 @@ class Closing(ABC):
         except ForebayError:
             if error is None:
                 raise
-            # The block's own error says more than what came of it.
+            # The error of the block is the cause, so that one is raised.
             _log.warning("%r: closing after an error failed", self, exc_info=True)
 
 

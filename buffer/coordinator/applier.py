@@ -208,7 +208,7 @@ class Applier(Generic[WriteT, ResultT, FrozenT, ReaderT]):
             if state.failure is not None:
                 return
             record.epochs = epochs
-            # With every write refused the delta is as it was: it goes on, and only the epochs pass.
+            # If every write was refused, the delta is unchanged: keep it, and only move the epochs.
             if record.keeps:
                 self._board.delta_frozen(epochs, reader)
             state.current = DeltaRecord(range(self._next_epoch, self._next_epoch))

@@ -236,7 +236,7 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
                 self.paused = True
                 state.paused += 1
                 state.newly_paused = True
-            # From inside an apply it cannot wait for that apply; the ones after it are held back all the same.
+            # Called from inside an apply, it cannot wait for that one; it holds back the later ones.
             state.interrupt = state.interrupt or state.applying
             batches = state.batches
             here = current_thread() is self._group.apply_thread.thread

@@ -14,22 +14,22 @@ class CoordinatorConfig:
     """How much a coordinator holds and when it flushes."""
 
     queue_capacity: int = 10_000
-    """Writes that each channel holds before they are applied."""
+    """Maximum number of writes in each channel that are not applied yet."""
     flush_interval: float | None = 10.0
     """Seconds between flushes, counted from start and again from every flush; None for no flush by time."""
     flush_size: int | None = 64 * 1024 * 1024
     """The delta size at which it is flushed; None for no flush by size."""
     max_concurrent_flushes: int = 1
-    """Deltas that `Flusher.flush_delta` is given at once. As many again may wait; then full deltas hold writes back."""
+    """Maximum number of deltas in `Flusher.flush_delta` at once. The same number may wait; then writes wait too."""
     max_cost: int | None = None
     """The sum of the costs of all writes not yet flushed; None for no bound.
 
     A write counts from entry until its delta is durable (written, without `durable_flushes`), or it or its delta fails.
-    Its delta may come to cost less before that (`Flusher.flush_delta`). A write that costs more than the bound goes in
+    `Flusher.flush_delta` may lower the cost of its delta before that. A write that costs more than the bound goes in
     alone.
     """
     durable_flushes: bool = False
-    """Whether every flush goes on to `Flusher.flush_storage`, which then takes all that is written in one call."""
+    """Whether `Flusher.flush_storage` follows every flush. One call of it takes all deltas that are written."""
     default_durability: Durability = Durability.WRITTEN
     """What `WriteHandle.result()` and `await handle` wait for."""
     view_capacity: int = 16

@@ -125,7 +125,7 @@ class CoordinatorState:
         self.wake_apply()
 
     def watch(self, watcher: Watcher) -> None:
-        """Remember whom to tell; the handle has not come to the watcher's level yet."""
+        """Keep a watcher until its handle reaches the watcher's level, which it has not yet."""
         handle = watcher.handle
         epoch = handle.epoch
         if epoch is None or epoch > self.watermarks[Durability.APPLIED]:
@@ -147,7 +147,7 @@ class CoordinatorState:
                     self._outbox.append(watcher)
 
     def settle(self, record: DeltaRecord) -> None:
-        """Tell those whom a change of the record concerns; watchers themselves are told by `deliver`."""
+        """Wake threads that wait for this record. `deliver` calls the watchers later."""
         if record.changed is not None:
             record.changed.notify_all()
         if record.watchers:
@@ -187,7 +187,7 @@ class CoordinatorState:
         self.group.leave(self)
 
     def deliver(self) -> None:
-        """Call the watchers whose handles have come to their level: without the lock, as they may do anything."""
+        """Call the watchers whose handles have reached their level, without the lock: a watcher may do anything."""
         if not self._outbox:
             return
         with self.lock:

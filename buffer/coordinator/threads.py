@@ -45,7 +45,7 @@ class ApplyThread:
     def wake(self, task: Task) -> None:
         """Run a task soon."""
         self._ready.append(task)
-        # All: an interrupted notify() may leave a waiter behind that nobody waits by, and the next would choose that.
+        # All: an interrupted notify() may leave a waiter without a thread, and the next notify() might choose it.
         self._woken.notify_all()
 
     def wake_at(self, task: Task, moment: float | None) -> None:

@@ -181,7 +181,7 @@ class FilesBackend(StoredCursors):
 
     @contextmanager
     def _locked(self, topic: str) -> Iterator[_TopicFolder | None]:
-        """The topic's files, with nobody else at them; None if there is no such topic."""
+        """Give the topic's files under its lock; None if there is no such topic."""
         with self._typed_errors(topic):
             folder = self._open(topic)
             if folder is None:

@@ -117,5 +117,5 @@ class MemoryBackend(Backend):
                 self._shared.cursors[key] = to
 
     def size_bytes(self) -> int | None:
-        """Nobody counts it."""
+        """Return None: the size in memory is not counted."""
         return None

@@ -287,9 +287,9 @@ class SqliteBackend(Backend):
                     connection.execute(statement)
 
     def _is_ours(self, connection: sqlite3.Connection) -> bool:
-        """Whether the database is one of ours; False if it is nobody's yet.
+        """Return whether the database is an event log; False if it is empty.
 
-        Both are asked in one statement, so that no other process makes the tables between the two answers.
+        One statement asks for both, so that no other process can make the tables between the two answers.
         """
         found, tables = connection.execute(
             "SELECT application_id, (SELECT count(*) FROM sqlite_master) FROM pragma_application_id"
@@ -360,6 +360,6 @@ def _tells_of_damage(error: Exception) -> bool:
 
 
 def _code(error: Exception) -> int | None:
-    """SQLite's primary error code, to which the extended ones add beyond the lowest byte; None if it is Python's."""
+    """Return SQLite's primary error code, the lowest byte of an extended one; None if SQLite raised no code."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF

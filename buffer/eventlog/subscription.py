@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("forebay.eventlog")
 
 READ_AHEAD: Final = 256
-"""Events of one partition that are read at once, at most."""
+"""Maximum number of events of one partition in one read."""
 _ASYNC_LOOK_SECONDS: Final = 1.0
-"""A cancelled `async for` leaves a thread that goes away after so long."""
+"""Seconds after which the thread of a cancelled `async for` ends."""
 
 
 class _Place:
@@ -46,7 +46,7 @@ class _Place:
         self.history_end = history_end
         """The high-water mark when it was assigned."""
         self.ahead: deque[Record] = deque()
-        """Read and not given yet."""
+        """Events that were read and not returned yet."""
 
     @property
     def last_given(self) -> int:

@@ -368,7 +368,7 @@ class _Decoder:
         if bytes(block[:4]) != _ZSTD_MAGIC:
             raise self._corrupt("the footer says zstd, but the block does not start as zstd does")
         try:
-            size = zstandard.frame_content_size(block)  # of the first frame; -1 where it is not told
+            size = zstandard.frame_content_size(block)  # of the first frame; -1 if the frame does not say
         except zstandard.ZstdError as error:
             raise self._corrupt(f"bad zstd frame header ({error})") from error
         limit = min(self.max_raw_bytes, len(block) * _ZSTD_MAX_RATIO)
@@ -376,7 +376,7 @@ class _Decoder:
             raise self._corrupt(
                 f"its zstd frame claims {size} bytes; {len(block)} compressed bytes and max_raw_bytes allow {limit}"
             )
-        # Nothing is asked of Arrow that it does not so much as look at: that, too, is left to the stream.
+        # If the footer claims no entries, Arrow may not look at the block at all: the stream below does.
         if 0 < 4 * count <= size:
             try:
                 if version == 2:
@@ -404,7 +404,7 @@ class _Decoder:
         size, room = 0, min(limit, _USUAL_RATIO * len(block))
         try:
             stream = pa.CompressedInputStream(pa.BufferReader(block), "zstd")
-            while (piece := stream.read_buffer(room + 1)).size:  # one more than may be there: that much is too much
+            while (piece := stream.read_buffer(room + 1)).size:  # one byte more than allowed shows that it is too large
                 size += piece.size
                 if size > limit:
                     raise self._corrupt(f"its zstd block is longer than the {limit} bytes that max_raw_bytes allows")

@@ -10,8 +10,8 @@ So to read a block, we pass it off as the one page of the one column of a Parque
     file footer     "one column `v`; its page starts at byte 4"              ~70 bytes
     footer length, PAR1                                                       8 bytes
 
-and let Arrow open that. It decompresses and splits in one go, in memory of its own that it uses again. The two little
-structures are Thrift's compact protocol, of which four rules are enough here:
+and let Arrow open that. It decompresses and splits in one pass, in memory that it uses again. The two little structures
+are Thrift's compact protocol, of which four rules are enough here:
 
 - a field is one byte, `(its number - the number before) << 4 | its type`, and then its value;
 - an integer is zigzag (`n` → `2n` where n ≥ 0), seven bits to a byte, lowest first, the top bit saying "more follows";

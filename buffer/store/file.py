@@ -59,7 +59,7 @@ _LOCK_NAME = _RESERVED + "lock"
 _MAX_NAME_BYTES = 255
 _LARGE = 1 << 20
 _LEFTOVER_AGE_NS = 3600 * 10**9
-"""No write takes so long: a temporary file older than that has lost its writer."""
+"""Age from which a temporary file is taken for a leftover of a dead process: no write takes an hour."""
 _RESCUE_PAUSE_SECONDS = 60.0
 """Minimum seconds between two searches of a full disk for temporary files of killed processes."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})

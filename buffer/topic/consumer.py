@@ -183,7 +183,7 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
         if not self._start_closing():
             return
         failures = close_all(self._consumers.values())
-        # Who was told of the fence need not be told again.
+        # The caller who already got Fenced does not get it again.
         untold = [error for error in failures if self._fenced is None or not isinstance(error, Fenced)]
         if untold:
             raise untold[0]
@@ -281,7 +281,7 @@ class TopicConsumer(BaseConsumer[PartitionDescriptor, PartitionBatch]):
             for number, descriptor in islice(self._found, len(self._window), None):
                 listed[number].append(descriptor)
             reached = {number: descriptor.sequence for number, descriptor in self._found}
-            # As many as there is room for, which may be none. A look it is all the same.
+            # The number that there is room for. With 0 it is still a look.
             asked = [(number, max(0, RUN - len(waiting)), reached.get(number)) for number, waiting in listed.items()]
             answers = in_parallel(self._ask, asked)
             for answer in answers:

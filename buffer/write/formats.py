@@ -134,7 +134,7 @@ def _find_version(schemas: Schemas, history: History, wanted: pa.Schema) -> RowF
         changes = compare_schemas(stored, wanted)
         if not changes:
             return RowFormat(wanted, stored, history[: version + 1])
-        # A producer may lack nullable columns, of the newest version alone: older ones are for who knows no newer one.
+        # Only columns of the newest version may be missing. To write an older one, its whole schema must be given.
         if version == len(history) - 1 and all(change.kind == "missing" for change in changes):
             return RowFormat(wanted, stored, history)
     return None

@@ -311,7 +311,7 @@ class BatchUploader:
                 self._put_back_if_overtaken(uploaded)
 
     def _append_again(self, batches: Sequence[Uploaded], doubt: Unknown) -> Sequence[Uploaded]:
-        """Append batches of which it can never be found out whether they were appended.
+        """Append batches again if forebay cannot find out whether they were appended.
 
         Being read twice is the lesser evil; and under new names, since by the old ones a reader could meet an object
         that was swept. Whatever goes wrong here, they may be there already.

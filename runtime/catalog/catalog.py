@@ -25,7 +25,7 @@ CATALOG_TOPIC: Final = "forebay.segments"
 
 
 class Catalog(Closing):
-    """The segments of many partitions, as told by everyone who shares the log. Safe to use from many threads.
+    """The segments of many partitions, as recorded in the shared log. Safe to use from many threads.
 
     It follows the log partitions that `reconcile_assignment` gives it, none at first. A partition's name decides, by a
     stable hash, in which of them its segments are. What is read has three outcomes: nothing, if that log partition is

@@ -76,7 +76,7 @@ class Sizing:
     max_partition_bytes: int
     """Maximum bytes of entries in a task, before compression. A task has at least one batch."""
     min_partitions: int | None
-    """Minimum number of tasks, if there are enough batches. None is two per core, but no tiny ones."""
+    """Minimum number of tasks, if there are enough batches. None: two for each core, or fewer small ones."""
 
     @classmethod
     def of(cls, options: Options) -> Sizing:
