@@ -6,28 +6,37 @@ Records are events as services write them, from a fixed seed: 100 bytes, 1 KiB, 
 reading of the layout would give. Decompression has two ceilings: the `zstandard` package, which is what one would call,
 and Arrow's own zstd, which gets warm memory from a pool where the package has to touch fresh pages for every large
 result.
+
+A buffer that is shared with OpenData Buffer should not cost its producers more. So version 1 is also compared with
+version 2: batches of a producer's default size, made by `encode_batch`, and made as a producer does, from calls of a
+thousand entries each.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import zstandard
 
-from forebay.buffer.format.batch import decode_batch, encode_batch
+from forebay.buffer.format.batch import DEFAULT_LEVEL, decode_batch, encode_batch, raw_size
+from forebay.buffer.write.accumulator import Accumulator, check_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from harness import Bench
 
     from forebay.buffer.format.batch import Version
+    from forebay.buffer.write.accumulator import Entries
 
 _ROUNDS = 7
+_BATCH_BYTES = 8 << 20
+_ENTRIES_A_CALL = 1000
 _LENGTH = struct.Struct("<I")
 
 
@@ -39,6 +48,8 @@ def run(bench: Bench) -> None:
         for version in versions:
             _decode(bench, shape, entries, version)
             _encode(bench, shape, entries, version)
+        if shape != "mixed":
+            _compare_versions(bench, shape, entries[: len(entries) * _BATCH_BYTES // max(size, _BATCH_BYTES)])
     _other_compressions(bench, _records(_SHAPES["100 B"], size))
 
 
@@ -124,6 +135,37 @@ def _encode(bench: Bench, shape: str, entries: list[bytes], version: Version) ->
         rounds=_ROUNDS,
         clock="cpu",
     )
+
+
+def _compare_versions(bench: Bench, shape: str, entries: list[bytes]) -> None:
+    array = pa.array(entries, pa.binary())
+    starts = range(0, len(entries), _ENTRIES_A_CALL)
+    calls = [entries[start : start + _ENTRIES_A_CALL] for start in starts]
+    arrays = [array.slice(start, _ENTRIES_A_CALL) for start in starts]
+    forms: dict[str, Callable[[Version], object]] = {
+        "Arrow": lambda version: encode_batch(array, version=version),
+        "a list": lambda version: encode_batch(entries, version=version),
+        "calls with Arrow": lambda version: _fill(arrays, version),
+        "calls with lists": lambda version: _fill(calls, version),
+    }
+    for form, encode in forms.items():
+        ratios = bench.compare(
+            f"encode zstd 3, {shape}, {form}",
+            {"version 2": partial(encode, 2), "version 1": partial(encode, 1)},
+            ceiling="version 2",
+            amount=raw_size(entries),
+            rounds=2 * _ROUNDS + 1,
+            clock="cpu",
+        )
+        bench.require(f"encode zstd 3, {shape}, {form}: version 1, of version 2", ratios["version 1"], least=0.9)
+
+
+def _fill(calls: Sequence[Entries], version: Version) -> object:
+    """Return the batch of these calls as a producer makes it."""
+    accumulator = Accumulator(_BATCH_BYTES, version=version, in_one_piece=True)
+    for call in calls:
+        accumulator.apply(check_call(call, b"", 0))
+    return accumulator.freeze()[0].encode("zstd", DEFAULT_LEVEL)
 
 
 def _other_compressions(bench: Bench, entries: list[bytes]) -> None:

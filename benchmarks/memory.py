@@ -149,7 +149,7 @@ def _make_call(form: str, start: int) -> Any:
     return rows if form == "dicts" else [json.dumps(row).encode() for row in rows]
 
 
-class _NoPandas:
+class NoPandas:
     """Finds no pandas, as where it is not installed."""
 
     def find_spec(self, name: str, *_: object) -> None:
@@ -160,5 +160,5 @@ class _NoPandas:
 if __name__ == "__main__":
     given = json.loads(sys.argv[2])
     if not given.get("pandas"):
-        sys.meta_path.insert(0, _NoPandas())
+        sys.meta_path.insert(0, NoPandas())
     {"produce": produce, "consume": consume}[sys.argv[1]](given)

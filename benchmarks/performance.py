@@ -1,6 +1,6 @@
 """The tables of docs/performance.md, written by `python benchmarks/performance.py` from what was measured.
 
-`python benchmarks cpu compression growth` measures, and keeps it in benchmarks/results.
+`python benchmarks cpu compressing growth` measures, and keeps it in benchmarks/results.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import compression
+import compressing
 from cost import put_tables
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ BEGINNINGS = {
     "threads": "<!-- threads, from benchmarks/performance.py -->",
     "growth": "<!-- growth, from benchmarks/performance.py -->",
 }
-SCRIPTS = ("cpu", "compression", "growth")
+SCRIPTS = ("cpu", "compressing", "growth")
 _PLACES = ("file", "S3 by s3fs", "S3 by obstore")
 _SHAPES = ("1 KiB", "100 B")
 
@@ -36,7 +36,7 @@ def make_page(page: str, figures: Mapping[str, Mapping[str, Any]]) -> str:
     cpu, growth = figures["cpu"], figures["growth"]
     tables = {
         "parts": [*_producing(cpu), "", *_consuming(cpu)],
-        "compression": compression.make_table(figures["compression"]),
+        "compression": compressing.make_table(figures["compressing"]),
         "clients": _clients(cpu),
         "threads": _threads(cpu),
         "growth": _growth(growth),

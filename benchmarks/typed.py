@@ -11,7 +11,7 @@ columns and 300 bytes or 1 KiB.
   `read_table` in as many threads; and two of ten columns against all of them.
 - *Backlog*: an append and a poll while 100 and while 100,000 typed batches wait (backlog.py has the same for bytes).
 - *Memory*: the peak of a whole process that produces into a store whose puts hang, and of one that reads with the
-  default read-ahead; rows beside bytes of the same length.
+  default read-ahead; rows beside bytes of the same length; as if pandas were not installed, as in memory.py.
 """
 
 from __future__ import annotations
@@ -426,4 +426,7 @@ def _endless_calls(form: str) -> Iterator[Any]:
 
 
 if __name__ == "__main__":
+    from memory import NoPandas
+
+    sys.meta_path.insert(0, NoPandas())
     {"hold": hold, "read_all": read_all}[sys.argv[1]](sys.argv[2])

@@ -26,7 +26,7 @@ from forebay.buffer.manifest.state import CURSORS
 from forebay.buffer.store import ObjectStore, StoreUrl, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from datetime import datetime
     from typing import Any
 
@@ -317,12 +317,12 @@ class GroupReader:
 
     def _check_owner(self, cursor: Cursor | None, claim: Claim) -> None:
         if cursor is None or cursor.claim_id != claim.claim_id:  # guard: fence a group consumer by its claim id
-            epoch = 0 if cursor is None else cursor.epoch
-            who = "" if cursor is None or cursor.owner is None else f" in process {cursor.owner}"
-            raise Fenced(
-                f"{self._register.url}: another consumer took over group {self._name}{who}, or it was reset or deleted "
-                f"(the epoch is {epoch}, ours was {claim.epoch}); this one must stop, and has changed nothing since"
+            what = (
+                f"group {self._name} was taken over by another consumer, reset or deleted"
+                if cursor is None or cursor.owner is None
+                else f"another consumer took over group {self._name} in process {cursor.owner}"
             )
+            raise Fenced(f"{self._register.url}: {what}; this consumer must stop. It has changed nothing since then")
 
     def _checked(self, cursor: Cursor | None) -> Cursor | None:
         # guard: a cursor must carry the id of its buffer
@@ -386,7 +386,7 @@ class Groups:
             InvalidInput: a consumer has it, and `force` is not set.
             Trimmed: that place is gone.
         """
-        before = self._check_free(name, "reset", force=force)
+        before = self._check_free(name, force=force)
         generation = self._queue.new_id()
 
         def change(head: Head) -> Head:
@@ -410,7 +410,7 @@ class Groups:
         Raises:
             InvalidInput: a consumer has it, and `force` is not set.
         """
-        before = self._check_free(name, "delete", force=force)
+        before = self._check_free(name, force=force)
 
         def gone(head: Head) -> bool:
             return name not in head.groups or head.groups[name].generation != before.generation
@@ -420,11 +420,12 @@ class Groups:
     def _head(self) -> Head:
         return self._queue.change_head(lambda _head: None, lambda _head: False)
 
-    def _check_free(self, name: str, verb: str, *, force: bool) -> GroupState:
+    def _check_free(self, name: str, *, force: bool) -> GroupState:
         state = self.describe(name)
         if state.alive and not force:
             raise InvalidInput(
-                f"{self._queue.url}: a consumer has group {name}; close it first, or {verb} with force if it is dead"
+                f"{self._queue.url}: a consumer owns group {name}: close that consumer first. If its process is dead, "
+                "use --force (in Python: force=True)"
             )
         if state.alive:  # guard: fence the consumer before its group is deleted
             self._fence(name, state.generation)
@@ -443,6 +444,13 @@ class Groups:
         )
 
 
+def no_such_group(url: str, name: str, known: Iterable[str]) -> NotFound:
+    """Return the error for a group that a buffer or topic does not have, with the groups that it has instead."""
+    names = ", ".join(sorted(known))
+    instead = f"its groups are: {names}" if names else "it has no groups"
+    return NotFound(f"{url} has no group {name!r}; {instead}")
+
+
 def describe_group(store: ObjectStore, head: Head, name: str, *, clock: Clock | None = None) -> GroupState:
     """Return one group of a head, by a look at its cursor.
 
@@ -451,8 +459,7 @@ def describe_group(store: ObjectStore, head: Head, name: str, *, clock: Clock | 
     """
     group = head.groups.get(check_group_name(name))
     if group is None:
-        known = ", ".join(sorted(head.groups)) or "none"
-        raise NotFound(f"{store.url} has no group {name!r}; there are: {known}")
+        raise no_such_group(store.url, name, head.groups)
     cursor = open_cursor(store, name, group.generation, clock=clock).read().value
     acked = None if cursor is None else cursor.acked
     following = group.start if acked is None else acked + 1

@@ -101,7 +101,7 @@ class CollectionReport:
         if self.dropped_unread:
             parts.append(f"DROPPED {self.dropped_unread} UNREAD by retention")
         if self.expired_holds:
-            parts.append(f"let {len(self.expired_holds)} expired holds go")
+            parts.append(f"removed {counted(len(self.expired_holds), 'expired hold')}")
         if self.failed_count:
             parts.append(f"failed to delete {self.failed_count}")
         if errors := sum(part.error is not None for part in self.partitions):

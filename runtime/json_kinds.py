@@ -23,18 +23,18 @@ _SIMPLE: Final = (
     ("null", types.is_null, ()),
     ("true or false", types.is_boolean, (bool,)),
     ("a number", types.is_floating, _NUMBER),
-    ("a text", types.is_string, _TEXT),
-    ("a text", types.is_large_string, _TEXT),
-    ("a text", types.is_binary, _TEXT),
-    ("a text", types.is_large_binary, _TEXT),
-    ("a text", types.is_timestamp, _TEXT),
-    ("a number or a text", types.is_decimal, (*_NUMBER, *_TEXT)),
+    ("text", types.is_string, _TEXT),
+    ("text", types.is_large_string, _TEXT),
+    ("text", types.is_binary, _TEXT),
+    ("text", types.is_large_binary, _TEXT),
+    ("text", types.is_timestamp, _TEXT),
+    ("a number or text", types.is_decimal, (*_NUMBER, *_TEXT)),
 )
 _NAMES: Final = {
     bool: "true or false",
     int: "a number",
     float: "a number",
-    str: "a text",
+    str: "text",
     list: "a list",
     dict: "an object",
 }
@@ -76,9 +76,9 @@ def _check_field(path: str, field: pa.Field) -> Check:
 
     def check_value(value: Any) -> str | None:
         if value is None:
-            return None if field.nullable else f"{path} is null, which this column does not hold"
+            return None if field.nullable else f"column {path}: expected {wanted} ({kind}), found null"
         if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            return f"{path} is {_NAMES[type(value)]}, and its column {kind} takes {wanted}"
+            return f"column {path}: expected {wanted} ({kind}), found {_NAMES[type(value)]}"
         return check(value)
 
     return check_value
@@ -105,7 +105,7 @@ def _check_integer(path: str, kind: pa.DataType) -> Check:
 
     def check(value: float) -> str | None:
         fits = isinstance(value, int) and low <= value <= high
-        return None if fits else f"{path} is {value}, which does not fit {kind}"
+        return None if fits else f"column {path}: expected {kind}, found {value}"
 
     return check
 

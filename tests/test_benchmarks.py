@@ -16,7 +16,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
 import changes
-import compression
+import compressing
 import contention
 import cost
 import headlines
@@ -337,7 +337,7 @@ def test_performance_page_says_what_was_measured() -> None:
 def test_price_of_a_compression_is_its_processor_time_and_its_storage() -> None:
     # 3,600 s for a TB, which is one hour; and a quarter of a TB for a tenth of a month.
     found = {"produce": 2.6, "read": 1.0, "stored": 0.25}
-    assert compression.dollars(found, 72) == pytest.approx(0.0405 + 250 * 0.023 / 10)
+    assert compressing.dollars(found, 72) == pytest.approx(0.0405 + 250 * 0.023 / 10)
 
 
 def test_scale_command_answers_for_any_stream(

@@ -85,7 +85,6 @@ EVIDENCE = {
     "{self._url}: batch {sequence} cannot be": "the position moved while this call fetched",
     "{path} was locked by another program": "the lock was refused until the timeout",
     "{self._queue.url}: another consumer opened": "the manifest names the owner, with a higher epoch",
-    "{self._register.url}: another consumer took": "the cursor has a higher epoch; it says what else it may be",
     "{self.url}: another producer of the name": "the manifest has a higher number under this name",
     "{self._store.url}: the collector's floor": "the floor in the manifest is above the name",
     "{self.url} retains {held} bytes": "it asks that the collector runs, and blames nobody",

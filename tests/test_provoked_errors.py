@@ -196,7 +196,7 @@ PROVOKED: dict[str, tuple[Callable[[Place], object], type[forebay.ForebayError],
     ),
     "a group that does not exist": (
         read_a_deleted_group,
-        *(forebay.NotFound, "has no group 'etl'", "/clicks", "there are"),
+        *(forebay.NotFound, "has no group 'etl'", "/clicks", "it has no groups"),
     ),
     "a batch that was truncated": (
         read_a_truncated_batch,
@@ -216,7 +216,7 @@ PROVOKED: dict[str, tuple[Callable[[Place], object], type[forebay.ForebayError],
     ),
     "rows with an unknown column": (
         lambda place: produce(place, [{"user": 7, "usr": 7}], schema=SCHEMA),
-        *(forebay.InvalidInput, "found int 7", "row 0, column usr", "expected no column of this name"),
+        *(forebay.InvalidInput, "found int 7", "row 0, column usr", "the schema has no column of this name"),
     ),
     "a schema that differs": (
         change_the_schema,

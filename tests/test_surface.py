@@ -58,3 +58,9 @@ def test_import_loads_no_spark_and_no_s3_client() -> None:
         "print(sorted(heavy & set(sys.modules)))"
     )
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
+
+
+def test_producer_and_consumer_load_no_pandas() -> None:
+    """It takes 30 MiB. pyarrow loads it with the first Python value that it converts."""
+    program = "import sys; from forebay import Consumer, Producer; print('pandas' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "False"

@@ -30,6 +30,7 @@ from forebay.buffer.format import block_v1, block_v2
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from forebay.buffer.format.block_v2 import Lengths
     from forebay.buffer.store.base import Data
 
 Compression: TypeAlias = Literal["none", "zstd"]
@@ -179,22 +180,23 @@ def encode_batch(
         raise InvalidInput(
             f"{len(values)} entries make a block of {size} bytes; the most is {max_raw_bytes}: split them"
         )
+    found = _check_lengths(values)
     if version == 1:
-        return encode_blocks([write_block(values)], len(values), compression, level, version=1)
-    _check_lengths(values)
+        interleaved = memoryview(block_v1.write_block(values, found.cast(pa.uint32()))).cast("B")
+        return encode_blocks([interleaved[:size]], len(values), compression, level, version=1)
     lengths = memoryview(block_v2.lengths_of(values)).cast("B")
     block = block_v1.join_buffers(block_v2.bytes_of(values), lengths)
     return encode_blocks([memoryview(block).cast("B")], len(values), compression, level)
 
 
-def write_block(values: pa.LargeBinaryArray) -> memoryview:
-    """Return the version 1 block of the entries. Blocks one after the other are the block of all their entries.
+def write_block(data: bytes | memoryview, lengths: Lengths) -> memoryview:
+    """Return the version 1 block of the entries whose bytes are `data`, one entry after the other.
 
-    Raises:
-        InvalidInput: an entry is too large.
+    Blocks one after the other are the block of all their entries.
     """
-    lengths = _check_lengths(values).cast(pa.uint32())
-    return memoryview(block_v1.write_block(values, lengths)).cast("B")[: raw_size(values)]
+    values = block_v2.to_array(memoryview(data), lengths)
+    block = block_v1.write_block(values, block_v2.column_of(lengths))
+    return memoryview(block).cast("B")[: len(data) + 4 * len(lengths)]
 
 
 def encode_blocks(
@@ -221,8 +223,8 @@ def encode_blocks(
         # No copy. With `getbuffer`, Python 3.12 crashes when it collects a cycle that holds the view.
         return memoryview(whole.getvalue())
     size = sum(map(len, blocks))
-    # Room for the worst case: pages that are never written to are never there. And from the pool that the blocks go
-    # back to; memory that each of two allocators keeps for later is memory twice.
+    # Room for the worst case: pages that are never written to are never there. To collect parts and join them at the
+    # end took up to half as long again (rfcs/0003).
     pool = pa.default_memory_pool()
     batch = memoryview(pa.allocate_buffer(size + size // 128 + _ZSTD_FRAME_BYTES + len(footer))).cast("B")
     # Large pieces, because each costs a wait for the interpreter's lock.

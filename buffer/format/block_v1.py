@@ -38,10 +38,13 @@ ZSTD: Final = 6
 """Parquet's codes for the two compressions that we have."""
 
 
-def write_block(values: pa.LargeBinaryArray, lengths: pa.UInt32Array) -> pa.Buffer:
-    """Return the record block of `values`, whose lengths the caller has at hand. The values are copied once."""
+def write_block(values: pa.BinaryArray | pa.LargeBinaryArray, lengths: pa.UInt32Array) -> pa.Buffer:
+    """Return the record block of `values`, whose lengths the caller has at hand. The values are copied once.
+
+    The block must fit the offsets of the values' type. Memory may follow it.
+    """
     prefixes = pa.Array.from_buffers(pa.binary(4), len(values), [None, lengths.buffers()[1]], offset=lengths.offset)
-    block = pc.binary_join_element_wise(prefixes.cast(pa.large_binary()), values, pa.scalar(b"", pa.large_binary()))
+    block = pc.binary_join_element_wise(prefixes.cast(values.type), values, pa.scalar(b"", values.type))
     return block.buffers()[2] or pa.py_buffer(b"")
 
 

@@ -44,7 +44,7 @@ def total_of(lengths: Lengths) -> int:
     """Return the lengths' sum."""
     if len(lengths) < _FEW:
         return sum(lengths)
-    return int(pc.sum(pa.Array.from_buffers(pa.uint32(), len(lengths), [None, pa.py_buffer(lengths)])).as_py())
+    return int(pc.sum(column_of(lengths)).as_py())
 
 
 def bytes_of(values: pa.BinaryArray | pa.LargeBinaryArray) -> memoryview:
@@ -57,11 +57,17 @@ def bytes_of(values: pa.BinaryArray | pa.LargeBinaryArray) -> memoryview:
     return memoryview(data).cast("B")[bounds[0].as_py() : bounds[len(values)].as_py()]
 
 
-def to_array(data: memoryview, lengths: Lengths) -> pa.LargeBinaryArray:
-    """Return the entries as an array that stands on `data`."""
-    wide = pa.Array.from_buffers(pa.uint32(), len(lengths), [None, pa.py_buffer(lengths)]).cast(pa.int64())
-    offsets = _running_totals(wide)
-    return pa.Array.from_buffers(pa.large_binary(), len(lengths), [None, offsets.buffers()[1], pa.py_buffer(data)])
+def to_array(data: memoryview, lengths: Lengths) -> pa.BinaryArray | pa.LargeBinaryArray:
+    """Return the entries as an array that stands on `data`; a `binary` array if their version 1 block fits one."""
+    small = len(data) + 4 * len(lengths) < MAX_ARRAY_BYTES
+    kind, number = (pa.binary(), pa.int32()) if small else (pa.large_binary(), pa.int64())
+    offsets = _running_totals(column_of(lengths).cast(number))
+    return pa.Array.from_buffers(kind, len(lengths), [None, offsets.buffers()[1], pa.py_buffer(data)])
+
+
+def column_of(lengths: Lengths) -> pa.UInt32Array:
+    """Return the lengths as an array that stands on their memory."""
+    return pa.Array.from_buffers(pa.uint32(), len(lengths), [None, pa.py_buffer(lengths)])
 
 
 def read_columns(block: pa.Buffer, count: int) -> Iterator[pa.BinaryArray]:

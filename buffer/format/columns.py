@@ -39,7 +39,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET
 
-from forebay.buffer.format.fit import Misfit, check_years, describe
+from forebay.buffer.format.fit import Misfit, UnknownColumn, check_years, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -238,7 +238,7 @@ class Fields:
             name = next(name for row in rows for name in row if name in unknown)
             found = next(row[name] for row in rows if name in row)
             path = f"{self._prefix}{name if isinstance(name, str) else repr(name)}"
-            raise Misfit(path, "no column of this name", show(found))
+            raise UnknownColumn(path, show(found))
         nothing = [None] * len(rows)
         return [
             (column, [row.get(name) for row in rows] if (name := column.field.name) in there else nothing)

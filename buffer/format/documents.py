@@ -8,6 +8,7 @@ counting colons.
 from __future__ import annotations
 
 import json
+import re
 from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Final, Union
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 from msgspec import UNSET, Meta, UnsetType
 
 from forebay.buffer.format.columns import Fields, show
-from forebay.buffer.format.fit import Misfit, describe
+from forebay.buffer.format.fit import Misfit, UnknownColumn, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +31,9 @@ _FEW_COLUMNS: Final = 32
 _MAX_ORDERS: Final = 16
 """Maximum number of decoders for one schema. Each takes milliseconds to make."""
 _JOINED_DOCUMENTS: Final = 512
-_COLON: Final = pa.scalar(ord(":"), pa.int8())
+_COLON: Final = pa.Array.from_buffers(pa.int8(), 1, [None, pa.py_buffer(b":")])[0]
+"""Made from bytes: when pyarrow converts a Python value, it imports pandas if that is installed."""
+_SAYS_BOTH_TYPES: Final = re.compile(r"Expected `[^`]*`, got `[^`]*`")
 _EXACT_DOUBLE: Final = Annotated[int, Meta(ge=-(2**53), le=2**53)]
 _EXACT_FLOAT: Final = Annotated[int, Meta(ge=-(2**24), le=2**24)]
 _PYTHON_TYPES: Final[dict[int, Any]] = {
@@ -164,7 +167,7 @@ def _find_misfit(value: Any, field: pa.Field, path: str) -> None:
         for name in (*value, *(children.keys() - value.keys())):
             inside = f"{path}.{name}" if path else name
             if name not in children:
-                raise Misfit(inside, "no column of this name", show(value[name]))
+                raise UnknownColumn(inside, show(value[name]))
             _find_misfit(value.get(name), children[name], inside)
         if types.is_struct(kind):
             return
@@ -175,7 +178,9 @@ def _find_misfit(value: Any, field: pa.Field, path: str) -> None:
     try:
         msgspec.convert(value, _type_of(field), str_keys=True)
     except msgspec.ValidationError as error:
-        raise Misfit(path, describe(field) if path else "exactly one JSON object", f"{show(value)}: {error}") from error
+        # Of the wrong kind altogether: msgspec would only say again, in its own words, what both types are.
+        why = "" if _SAYS_BOTH_TYPES.fullmatch(str(error)) else f": {error}"
+        raise Misfit(path, describe(field) if path else "exactly one JSON object", f"{show(value)}{why}") from error
 
 
 def _join(documents: list[bytes]) -> Iterator[bytes]:

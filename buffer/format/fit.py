@@ -39,6 +39,19 @@ class Misfit(Exception):
         return f"{column}expected {self.wanted}, found {self.found}"
 
 
+class UnknownColumn(Misfit):
+    """A row has a column that the schema does not have, or a struct in it a field."""
+
+    def __init__(self, path: str, found: str) -> None:
+        super().__init__(path, "no column of this name", found)
+
+    def __str__(self) -> str:
+        return f"column {self.path}: the schema has no column of this name; found {self.found}"
+
+    def __reduce__(self) -> tuple[type[UnknownColumn], tuple[str, str]]:
+        return type(self), (self.path, self.found)
+
+
 def describe(field: pa.Field) -> str:
     """Return a field's type as text, with `not null` if it is required."""
     return f"{field.type}{'' if field.nullable else ' not null'}"
@@ -134,7 +147,7 @@ def _cast(array: pa.Array, wanted: pa.Field, path: str) -> pa.Array:
 def _fit_struct(array: pa.StructArray, wanted: pa.Field, path: str, drop: bool) -> pa.Array:
     unknown = {field.name for field in array.type} - {field.name for field in wanted.type}
     if unknown and not drop:
-        raise Misfit(f"{path}.{min(unknown)}", "no field of this name", str(array.type.field(min(unknown)).type))
+        raise UnknownColumn(f"{path}.{min(unknown)}", str(array.type.field(min(unknown)).type))
     children = []
     for field in wanted.type:
         at, inside = array.type.get_field_index(field.name), f"{path}.{field.name}"

@@ -21,7 +21,7 @@ import pyarrow as pa
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.format.columns import Fields, plain_dicts, show
 from forebay.buffer.format.documents import Documents
-from forebay.buffer.format.fit import Misfit, describe, fit_column
+from forebay.buffer.format.fit import Misfit, UnknownColumn, describe, fit_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -127,7 +127,7 @@ class RowConverter:
         names = table.column_names
         for name in names:
             if name not in self._names:
-                raise Misfit(name, "no column of this name", str(table.schema.field(names.index(name)).type))
+                raise UnknownColumn(name, str(table.schema.field(names.index(name)).type))
         if len(set(names)) != len(names):
             raise Misfit(next(name for name in names if names.count(name) > 1), "one column", "several of this name")
         try:
@@ -210,7 +210,9 @@ def _explain(build: _Build, rows: _Rows, error: Exception) -> InvalidInput:
         except Exception as found:  # noqa: BLE001
             error = found
     said = str(error) if isinstance(error, Misfit) else f"{type(error).__name__}: {error}"
-    return InvalidInput(f"row {first}, {said}")
+    failure = InvalidInput(f"row {first}, {said}")
+    failure.__cause__ = error
+    return failure
 
 
 def _kind_of(call: Any) -> _Kind | None:

@@ -67,11 +67,12 @@ _IS_LIST: Final = {
     **{name: getattr(pa.types, f"is_{name}") for name in _LISTS},
     "fixed_size_list": pa.types.is_fixed_size_list,
 }
-_ACCEPTED: Final = (
-    f"{', '.join(_SIMPLE)}, timestamp[us], timestamp[us, tz=UTC], time32[ms], time64[us], duration[us], "
-    "decimal128(9, 2), fixed_size_binary[16], list<string>, fixed_size_list<float>[3], map<string, int64> and "
-    "struct<id: int64, tags: list<string>>"
+_SUGGESTED: Final = (
+    "bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float, double, string, binary, date32, "
+    "timestamp[us], timestamp[us, tz=UTC], decimal128(9, 2), fixed_size_binary[16], list<string>, map<string, int64> "
+    "or struct<id: int64, tags: list<string>>"
 )
+"""What typed buffers accept. The text may name other types too, which rows for a table can have."""
 _ITEM_NAMES: Final = {"item", "element"}
 """What Arrow and Parquet call the items of a list. Types that differ only in this name are equal, so it is left out."""
 _MAX_DEPTH: Final = 100
@@ -91,7 +92,7 @@ def parse_type(text: str) -> pa.DataType:
     """Return the Arrow type that the text names.
 
     Raises:
-        InvalidInput: it names none; the message says at which position, and what is accepted.
+        InvalidInput: it names none; the message says at which position, and suggests types.
     """
     parser = _Parser(text)
     found = parser.read_type()
@@ -111,7 +112,7 @@ def format_type(kind: pa.DataType) -> str:
     except InvalidInput:
         is_same = False
     if not is_same:
-        raise InvalidInput(f"the type {kind} cannot be written as text; accepted are {_ACCEPTED}")
+        raise InvalidInput(f"the type {kind} cannot be written as text; use a type such as {_SUGGESTED}")
     return text
 
 
@@ -388,7 +389,7 @@ class _Parser:
 
     def _error(self, problem: str, at: int | None = None) -> InvalidInput:
         at = self._at if at is None else at
-        return InvalidInput(f"position {at + 1} of {self._text!r}: {problem}; accepted are {_ACCEPTED}")
+        return InvalidInput(f"position {at + 1} of {self._text!r}: {problem}; use a type such as {_SUGGESTED}")
 
 
 _READERS: Final[dict[str, Callable[[_Parser, str], pa.DataType]]] = {

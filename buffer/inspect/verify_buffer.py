@@ -262,10 +262,12 @@ class BufferVerification:
             if self._inventory.is_unmarked(found.key):
                 left -= 1
                 below = (ulid_in(found.key) or floor) < floor
-                next_time = (
-                    "the next collection deletes it" if below else "an upload under way, or a later collection's"
+                fate = (
+                    "the next collection deletes it"
+                    if below
+                    else "it is being uploaded, or a later collection deletes it"
                 )
-                self._keep_finding("orphaned", found.key, f"the manifest does not list it: {next_time}")
+                self._keep_finding("orphaned", found.key, f"the manifest does not list it: {fate}")
 
 
 def damaged_schemas(store: ObjectStore, ids: Iterable[str], clock: Clock | None) -> list[Finding]:

@@ -343,7 +343,7 @@ class Head(EitherVersion, Struct, frozen=True, array_like=True, tag="head"):
     def ack(self, through: int) -> Head:
         """Move the unnamed consumer's frontier; listings stay until the collector trims them."""
         if self.owner is None:
-            raise Fenced("no consumer has claimed this buffer since its manifest was made; this one must stop")
+            raise Fenced("no consumer has claimed this buffer since its manifest was made; this consumer must stop")
         return self._next(owner=replace(self.owner, acked=through))
 
     # Groups and holds

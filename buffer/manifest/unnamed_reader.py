@@ -127,6 +127,6 @@ class UnnamedReader:
         if not state.is_held_by(claim):  # guard: check epoch and claim id of the unnamed consumer
             who = "" if state.claimed_by is None else f" in process {state.claimed_by}"
             raise Fenced(
-                f"{self._queue.url}: another consumer opened this buffer{who} (epoch {state.epoch}, ours was "
-                f"{claim.epoch}); this one must stop, and has changed nothing since"
+                f"{self._queue.url}: another consumer opened this buffer{who}; this consumer must stop. It has changed "
+                "nothing since then"
             )

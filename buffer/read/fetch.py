@@ -242,36 +242,41 @@ class FetchHandle:
                 )
         return data
 
-    def decode(self, descriptor: BatchDescriptor, data: bytes | memoryview) -> Batch:
+    def decode(self, descriptor: BatchDescriptor, data: bytes | memoryview, *, step_bytes: int | None = None) -> Batch:
         """Return the batch of what `fetch_raw` returned: `fetch` in two steps, for who reads on other threads.
 
         If the manifest has no checksum of the batch (version 1), decoding is what finds damage. Then the object is read
         again before it counts as damaged.
+
+        Args:
+            descriptor: what the batch was fetched by.
+            data: the object.
+            step_bytes: about how many bytes of rows become a chunk of a typed batch's table; None for large chunks.
 
         Raises:
             NotFound: its object had to be read again, and is gone.
             Corrupt: the bytes are no batch, or unpack to more than the manifest says.
         """
         if descriptor.facts is not None:
-            return self._decode(descriptor, data)  # its checksum was right, so another read would not help
+            return self._decode(descriptor, data, step_bytes)  # its checksum was right, so another read would not help
         # guard: read a batch without checksum again if decoding fails
         return read_sound(
-            lambda: self._decode(descriptor, data),
+            lambda: self._decode(descriptor, data, step_bytes),
             self.clock,
-            again=lambda: self._decode(descriptor, self._read(descriptor)),
+            again=lambda: self._decode(descriptor, self._read(descriptor), step_bytes),
         )
 
     def _patience(self) -> Patience:
         return Patience(self.clock, system_random(), self._retry_timeout)  # made when needed: it does not pickle
 
-    def _decode(self, descriptor: BatchDescriptor, data: bytes | memoryview) -> Batch:
+    def _decode(self, descriptor: BatchDescriptor, data: bytes | memoryview, step_bytes: int | None) -> Batch:
         location = f"{self.store.url}/{descriptor.location}"
         decoded: DecodedBatch | DecodedRows
         if descriptor.schema is not None:
             schema = descriptor.schema
             self._patience().call(lambda: self._rows.load(schema))
             with _decoding:
-                decoded = self._rows.decode(descriptor, data, location)
+                decoded = self._rows.decode(descriptor, data, location, step_bytes=step_bytes)
         else:
             decoded = self._decode_bytes(descriptor, data, location)
         attributes = {"buffer": self.store.url}

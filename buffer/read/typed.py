@@ -59,8 +59,10 @@ class RowReader:
         if not isinstance(self.columns, pa.Schema):
             self._schemas.load(schema.newest)
 
-    def decode(self, descriptor: BatchDescriptor, data: Data, location: str) -> DecodedRows:
-        """Return the rows of a batch whose schemas were loaded.
+    def decode(
+        self, descriptor: BatchDescriptor, data: Data, location: str, *, step_bytes: int | None = None
+    ) -> DecodedRows:
+        """Return the rows of a batch whose schemas were loaded. What `step_bytes` means is what `decode_rows` says.
 
         Raises:
             Corrupt: the bytes are not the batch that the manifest describes.
@@ -77,6 +79,7 @@ class RowReader:
             records=facts.records,
             raw_bytes=facts.raw_bytes,
             columns=shown.names,
+            step_bytes=step_bytes,
             location=location,
         )
         return DecodedRows(present(table, shown), facts.raw_bytes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base.errors import InvalidInput, NotFound
-from forebay.buffer.groups import Groups, GroupState
+from forebay.buffer.groups import Groups, GroupState, no_such_group
 from forebay.buffer.manifest.topic import MAX_PARTITIONS
 from forebay.buffer.topic.topic import RECORD_KEY, Topic, check_place, in_parallel
 
@@ -84,7 +84,7 @@ class TopicGroups:
             Trimmed: that place is gone.
         """
         place = check_place(to)
-        self._check_free(name, "reset", force=force)
+        self._check_free(name, force=force)
         in_parallel(lambda number: self._groups(number).reset(name, place, force=force), range(self._topic.partitions))
         return self.describe(name)
 
@@ -98,7 +98,7 @@ class TopicGroups:
             InvalidInput: a consumer has it, and `force` is not set.
         """
         if name in self._topic.refresh().groups:
-            self._check_free(name, "delete", force=force)
+            self._check_free(name, force=force)
 
         def remove(record: TopicRecord | None) -> TopicRecord | None:
             return None if record is None or name not in record.groups else record.without_group(name)
@@ -114,8 +114,7 @@ class TopicGroups:
 
     def _describe(self, record: TopicRecord, name: str) -> TopicGroupState:
         if name not in record.groups:
-            known = ", ".join(sorted(record.groups)) or "none"
-            raise NotFound(f"{self._topic.url} has no group {name!r}; there are: {known}")
+            raise no_such_group(self._topic.url, name, record.groups)
 
         def describe(number: int) -> GroupState | None:
             try:
@@ -135,8 +134,9 @@ class TopicGroups:
     def _groups(self, number: int) -> Groups:
         return Groups(self._topic.partition(number), clock=self._topic.clock, random=self._topic.random)
 
-    def _check_free(self, name: str, verb: str, *, force: bool) -> None:
+    def _check_free(self, name: str, *, force: bool) -> None:
         if self.describe(name).alive and not force:
             raise InvalidInput(
-                f"{self._topic.url}: a consumer has group {name}; close it first, or {verb} with force if it is dead"
+                f"{self._topic.url}: a consumer owns group {name}: close that consumer first. If its process is dead, "
+                "use --force (in Python: force=True)"
             )

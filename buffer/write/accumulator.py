@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from forebay.buffer.base.errors import InvalidInput, Unavailable
 from forebay.buffer.format.batch import MAX_ENTRY_BYTES, encode_blocks, raw_size, shrinks, write_block
 from forebay.buffer.format.block_v1 import join_buffers
-from forebay.buffer.format.block_v2 import bytes_of, lengths_of, to_array, total_of
+from forebay.buffer.format.block_v2 import bytes_of, lengths_of, total_of
 from forebay.buffer.format.model import Metadata
 
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ _MOST_ROOM = 1 << 28
 _SPARE_ROOM = 8 << 20
 """Room in a piece for what its last call has beyond the size at which a batch is flushed."""
 
-# Making a block costs as much as copying this much: smaller calls wait for others to share it.
+# Calls below this are joined into blocks, because each block has a fixed cost: in version 1, passes of Arrow's kernels.
 _SMALL_CALL_BYTES = 256 << 10
-# And copying one into its place costs as much as copying this much.
-_SMALL_COPY_BYTES = 4 << 10
+# A single entry below this is handed on as it is. A list of parts costs more, but lets go of an entry that was copied.
+_SMALL_ENTRY_BYTES = 4 << 10
 # What a `bytes` object and its place in a list take beside its content.
 _PART_OVERHEAD_BYTES = 41
 
@@ -97,7 +97,7 @@ def check_call(entries: Entries, metadata: bytes, time_ms: int) -> Call:
         if len(entries) < _SMALL_CALL_BYTES:  # what many callers do many times: nothing else can be wrong with it
             length = len(entries)
             memory = 4 + length + _PART_OVERHEAD_BYTES + len(metadata)
-            parts: bytes | list[Part] = entries if length < _SMALL_COPY_BYTES else [(entries, (length,))]
+            parts: bytes | list[Part] = entries if length < _SMALL_ENTRY_BYTES else [(entries, (length,))]
             return Call(parts, 1, metadata, time_ms, 4 + length, memory)
         entries = [entries]
     else:
@@ -209,7 +209,7 @@ class Blocks:
 
     def add(self, data: bytes | memoryview, lengths: Lengths | tuple[int, ...]) -> None:
         """Add entries. They are copied, or kept; if memory is short for that, nothing was added."""
-        if len(data) >= (_SMALL_CALL_BYTES if self._piece is None else _SMALL_COPY_BYTES):
+        if len(data) >= _SMALL_CALL_BYTES:
             self._join_loose()
             self._append(data, array("I", lengths))
             return
@@ -244,7 +244,7 @@ class Blocks:
 
     def _append(self, data: bytes | memoryview, lengths: Lengths) -> None:
         if self._version == 1:
-            data = write_block(to_array(memoryview(data), lengths))
+            data = write_block(data, lengths)
         if len(self._rest) == 1 and self._piece is None:
             self._begin_piece(len(data))  # one alone is a piece already
         self._put(data)

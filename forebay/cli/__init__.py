@@ -47,7 +47,7 @@ _COMMANDS: Final = {
     "schema": ("schema", "show and widen the schema of a typed buffer"),
     "manifest": ("manifest", "dump a manifest as JSON"),
     "batch": ("manifest", "print the entries of one batch"),
-    "iceberg": ("iceberg", "find and delete files that failed commits left in a table"),
+    "iceberg": ("iceberg", "find and delete files left in an Iceberg table by failed commits"),
     "gc": ("gc", "delete what every reader has read, and leftover uploads"),
     "verify": ("verify", "check that all batches of a buffer are there and intact"),
     "migrate": ("migrate", "convert a version 1 buffer to version 2"),

@@ -39,14 +39,29 @@ def dead_letters() -> None:
     """List, show and replay dead letters: entries that a runtime could not decode or commit."""
 
 
-@dead_letters.command("list")
+@dead_letters.command(
+    "list",
+    epilog="""\
+\b
+columns:
+  letter   the name of the letter, for `show` and `replay`
+  time     when the letter was written
+  source   the buffer that the runtime read
+  group    the group that the runtime read for
+  batch    the sequence of the batch in the source
+  entries  which entries of the batch the letter holds, or "the object"
+  reason   why the runtime could not use them
+
+\b
+examples:
+  forebay dead-letters list s3://lake/clicks-dead""",
+)
 @takes_url
 @json_option
 def list_command(target: Target, *, as_json: bool) -> None:
     """Show every dead letter. Changes nothing.
 
-    URL is the buffer of dead letters. Each letter has a name for the other commands, a time, the source and the group
-    that read it, the batch and the entries there, and the reason.
+    URL is the buffer of dead letters.
     """
     found = list(list_letters(_queue(target)))
     if as_json:
@@ -89,7 +104,7 @@ remembers them. If a replay is interrupted, repeat it: nothing is written twice,
 LETTERs that you name are replayed each time.
 
 All groups of the source read the entries again, including groups that could decode them the first time. To avoid that,
-write to another buffer with --to. Letters of objects that could not be read hold no entries, and are left out.
+write to another buffer with --to. Letters that hold a whole object instead of entries are left out.
 
 \b
 examples:

@@ -78,7 +78,7 @@ class _SourcePlan:
         elif self.target is None:
             yield "the sink does not tell in advance what it would do"
         else:
-            yield f"the sink has: {self.target.target}"
+            yield f"target: {self.target.target}"
             yield from (f"would change: {text}" for text in self.target.changes)
             yield from (f"values that do not fit are refused: {text}" for text in self.target.warnings)
             yield from (f"every row is refused: {text}" for text in self.target.conflicts)

@@ -27,8 +27,8 @@ examples:
   forebay gc s3://lake/clicks --retention-age 604800 --retention-bytes 1000000000000
   forebay gc s3://lake/clicks --events s3://lake/events
 
-Exit status: 0 done, 1 some objects could not be deleted (run it again), 2 wrong usage or the buffer or a partition
-cannot be read, 130 interrupted."""
+Exit status: 0 done, 1 some objects could not be deleted (run it again), 2 wrong usage, or the buffer or one of its
+partitions could not be read, 130 interrupted."""
 )
 @takes_url
 @json_option
@@ -38,7 +38,8 @@ cannot be read, 130 interrupted."""
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="Maximum time between the upload of a batch and its listing.",
+    help="Delete an object that was never listed only if it is older than this. It must be longer than the time from "
+    "the upload of a batch to its listing.",
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing; show what would be deleted.")
 @click.option(

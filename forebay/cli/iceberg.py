@@ -25,7 +25,7 @@ examples:
   forebay iceberg orphans web.clicks --catalog lake --delete"""
 )
 def iceberg() -> None:
-    """Find and delete files that failed commits left behind in an Iceberg table."""
+    """Find and delete files left in an Iceberg table by failed commits."""
 
 
 @iceberg.command(
@@ -65,7 +65,7 @@ def orphans(
     delete: bool,
     as_json: bool,
 ) -> None:
-    """Show the files of TABLE that failed commits left behind, and delete them if asked to."""
+    """Show the files left in TABLE by failed commits. With --delete, delete those that no commit needs."""
     chosen = _choose(catalog, properties)
     found = find_left_files(chosen, table, min_age=older_than, clock=session.clock)
     if as_json:
@@ -82,7 +82,7 @@ def orphans(
     elif not as_json:
         fates = Counter(file.fate for file in found)
         write_line(
-            f"{table}: {count(fates[Fate.ORPHAN])} orphans (--delete deletes them), {count(fates[Fate.YOUNG])} too "
+            f"{table}: {counted(fates[Fate.ORPHAN], 'orphan')} (--delete deletes them), {count(fates[Fate.YOUNG])} too "
             f"young, {count(fates[Fate.PENDING])} that a reader may still commit"
         )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import InvalidInput
 from forebay.buffer.format.columns import show
 from forebay.buffer.format.fit import Misfit
@@ -50,12 +51,29 @@ def infer_schema(documents: Sequence[bytes], noun: str = "line") -> pa.Schema:
             found = _merge(found, _type_of(value, "", 0), "")
         except Misfit as misfit:
             raise InvalidInput(f"no schema can be inferred: {noun} {number}, {misfit}; {_INSTEAD}") from misfit
+    read = counted(len(documents), noun)
+    unknown = _find_unknown(found, "")
+    if unknown is not None:
+        raise InvalidInput(
+            f"no schema can be inferred from {read}: column {unknown} has no value except null, so its type is "
+            f"unknown; {_INSTEAD}"
+        )
     try:
         return check_schema(pa.schema(list(found)))
     except InvalidInput as error:
-        raise InvalidInput(
-            f"no schema can be inferred from {len(documents)} {noun}s: {error}; or {_INSTEAD}"
-        ) from error
+        raise InvalidInput(f"no schema can be inferred from {read}: {error}; or {_INSTEAD}") from error
+
+
+def _find_unknown(kind: pa.DataType, path: str) -> str | None:
+    """Return the path of the first column, field or element of which no value was seen; None if there is none."""
+    if pa.types.is_null(kind):
+        return path
+    if pa.types.is_list(kind):
+        return _find_unknown(kind.value_type, f"{path}.element")
+    if pa.types.is_struct(kind):
+        inside = f"{path}." if path else ""
+        return next((at for field in kind if (at := _find_unknown(field.type, inside + field.name)) is not None), None)
+    return None
 
 
 def _decode(document: bytes, name: str) -> dict[str, Any]:

@@ -17,13 +17,14 @@ from forebay.buffer.base.errors import ForebayError, InvalidInput, NotFound
 from forebay.buffer.either.dispatch import is_topic
 from forebay.buffer.either.schemas import schema_versions
 from forebay.buffer.format.batch import MAX_ENTRY_BYTES
+from forebay.buffer.format.fit import Misfit, UnknownColumn
 from forebay.buffer.format.rows import RowConverter
 from forebay.buffer.format.type_names import format_fields
 from forebay.buffer.manifest.state import OPENDATA_MANIFEST_PATH
 from forebay.buffer.producer import Producer
 from forebay.buffer.topic import TopicProducer
 from forebay.cli.infer import infer_schema
-from forebay.cli.output import count, size, write_json, write_note
+from forebay.cli.output import size, write_json, write_note
 from forebay.cli.target import Target, json_option, schema_option, takes_url
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 _READ_BYTES: Final = 1 << 20
 _PROGRESS_SECONDS: Final = 1.0
+_WIDENED: Final = {"int8", "int16", "int32", "uint8", "uint16", "uint32", "float"}
+"""Types of columns that a wider type can replace."""
 _SAMPLE_LINES: Final = 1000
 """Maximum number of lines from which a schema is inferred."""
 _SAMPLE_BYTES: Final = 1 << 20
@@ -109,7 +112,7 @@ def produce(
         schema = infer_schema(sample, noun)
     producer = _open_producer(target, flush_interval, profile, schema)
     if sample is not None and schema is not None:
-        _show_inferred(schema, f"{count(len(sample))} {noun}s")
+        _show_inferred(schema, counted(len(sample), noun))
     lines = _Lines(producer.schema, noun)
     progress, refused = _Progress(target.clock), _Refused()
     with refused, producer:
@@ -217,14 +220,31 @@ class _Lines:
             self._converted += len(lines)
             return converted.table
         at = min(converted.failures)
+        failure = converted.failures[at]
         before = self._converted + at
-        said = str(converted.failures[at]).removeprefix("row 0, ")  # each line is a call of one row
+        said = str(failure).removeprefix("row 0, ")  # each line is a call of one row
         what = f"{self._noun} {before + 1}"
+        many = f"{counted(before, self._noun)} before it are" if before > 1 else f"{self._noun} before it is"
+        durable = f"The {many} durable. " if before else ""
         self.misfit = InvalidInput(
-            f"{what}, {said}. All {self._noun}s before it are durable; it and those after it were not written. Correct "
-            f"it, or change the schema (`forebay schema evolve`), and continue with {what}"
+            f"{what}, {said.rstrip('.')}. {durable}Nothing from {what} on was written. Correct {what}"
+            f"{_advise(failure.__cause__)}, and continue with it"
         )
         return converted.table.slice(0, at)
+
+
+def _advise(misfit: BaseException | None) -> str:
+    """Return how the schema could change to take such a line; empty if no change of the schema helps."""
+    if isinstance(misfit, UnknownColumn):
+        return ", or add the column to the schema (`forebay schema evolve`)"
+    if not isinstance(misfit, Misfit):
+        return ""
+    is_narrow = misfit.wanted.removesuffix(" not null") in _WIDENED and misfit.found.startswith(("int ", "float "))
+    if is_narrow:
+        return ", or widen the type of the column (`forebay schema evolve`)"
+    if misfit.found == "null":
+        return ", or make the column nullable (`forebay schema evolve --schema`)"
+    return ""
 
 
 @dataclass(slots=True)

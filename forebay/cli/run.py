@@ -58,15 +58,17 @@ a job:
   [sink]
   kind = "parquet"                           # or delta, iceberg, buffer, function
   url = "s3://lake/clicks-parquet"           # for kind function: function = "module:name"
-  # table = "web.clicks"                     # Iceberg, with catalog = a name in pyiceberg's configuration, or
-  # catalog = { type = "rest", uri = "http://127.0.0.1:8181" }   # a table of properties
+  # table = "web.clicks"                     # Iceberg, with a catalog in one of these two forms:
+  # catalog = "lake"                         # its name in pyiceberg's configuration
+  # catalog = { type = "rest", uri = "http://127.0.0.1:8181" }   # its properties
   # by_date = true                           # Parquet: folders by the date of ingestion, or by_date = "column"
   # merge_schema = true                      # Delta, Iceberg: add columns that the table does not have
   # combine_bytes = 134217728                # maximum bytes of the batches in one commit
   # combine_seconds = 60                     # maximum wait for more batches, in seconds
 
 \b
-  [decoder]                                  # without it: rows of a typed buffer as they are, or one row per entry
+  # Without [decoder], rows of a typed buffer stay as they are, and each entry of bytes becomes one row.
+  [decoder]
   kind = "json"                              # or arrow, raw
   columns = { user = "int64", tags = "list<string>", at = "timestamp[us, tz=UTC]" }
   # schema = "clicks.toml"                   # instead of columns: a .toml, .json, .parquet or .arrow file

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from forebay.buffer.store import ObjectStore
 
 _SHOWN_COLUMNS: Final = 8
+_WHOLE_RATE: Final = 10.0
+"""From here on, a rate is shown without a fraction."""
 _AFTER_SLASH: Final = chr(ord("/") + 1)
 """Sorts after everything in a folder."""
 
@@ -144,7 +146,7 @@ def _describe_newest(versions: list[SchemaVersion]) -> dict[str, Any] | None:
 
 
 def _schema_in_short(versions: list[SchemaVersion]) -> str:
-    return f"version {versions[-1].number}, {len(versions[-1].schema)} columns" if versions else "-"
+    return f"version {versions[-1].number}, {counted(len(versions[-1].schema), 'column')}" if versions else "-"
 
 
 def _row(name: str, parts: list[BufferStats], found: Total) -> tuple[str, ...]:
@@ -173,8 +175,8 @@ def _write(url: str, parts: list[BufferStats], versions: list[SchemaVersion]) ->
         f"  depth     {counted(found.batches, 'batch')}, {counted(found.entries, noun)}, {size(found.stored_bytes)}"
     )
     if found.entries_per_second is not None:
-        rate = f"{count(found.entries_per_second)} {unit}/s, {size(found.bytes_per_second)}/s stored, over a minute"
-        write_line(f"  rate      {rate}")
+        rate = f"{format_rate(found.entries_per_second, noun)}/s, {size(found.bytes_per_second)}/s stored"
+        write_line(f"  rate      {rate} (last minute, or since the oldest batch)")
     write_line(f"  oldest    {age(found.age_seconds)}")
     if len(parts) == 1 and parts[0].batches:
         write_line(f"  sequences {parts[0].first_sequence} to {parts[0].next_sequence - 1}")
@@ -200,3 +202,11 @@ def _write(url: str, parts: list[BufferStats], versions: list[SchemaVersion]) ->
         ]
         write_line("")
         write_table(("group", "acked", "behind", unit, "bytes", "oldest", "consumer"), rows)
+
+
+def format_rate(number: float, noun: str) -> str:
+    """A rate for people. A small one keeps two digits: a few entries in a minute are not none."""
+    text = f"{number:.2g}"
+    if number >= _WHOLE_RATE or text == "1":
+        return counted(round(number), noun)
+    return f"{text} {counted(0, noun).removeprefix('0 ')}"

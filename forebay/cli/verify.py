@@ -21,8 +21,8 @@ examples:
 Orphans are objects that the manifest does not list: uploads in progress, or leftovers that a collection will delete.
 They are reported, but they are not damage.
 
-Exit status: 0 everything listed is there and intact, 1 damage was found, 2 wrong usage or it, or a partition of it,
-could not be read."""
+Exit status: 0 everything listed is there and intact, 1 damage was found, 2 wrong usage, or the buffer or one of its
+partitions could not be read."""
 )
 @takes_url
 @json_option

@@ -71,7 +71,7 @@ class Dashboard(Closing):
         """Where the page is; without the token."""
 
     def start(self) -> Self:
-        """Look and answer from now on, in threads of its own."""
+        """Start to look at the buffer and to answer requests, in new threads."""
         self.sampler.start()
         self._server.start()
         return self
@@ -81,7 +81,7 @@ class Dashboard(Closing):
         self._over.wait()
 
     def close(self) -> None:
-        """Answer and look no more. Closing again does nothing."""
+        """Stop looking and answering. Closing again does nothing."""
         if not self._over.is_set():
             self._over.set()
             self._server.close()

@@ -39,7 +39,7 @@ class Letters:
 def _show(batch: BatchDescriptor) -> list[dict[str, Any]]:
     """The letters in a batch, newest first."""
     letters = letters_in(batch)
-    if not letters:  # counted all the same: somebody put it there by hand
+    if not letters:  # counted too: somebody put it there by hand
         return [{"time_ms": batch.last_time_ms, "group": "", "sequence": None, "place": "", "error": ""}]
     return [
         {

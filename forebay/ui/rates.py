@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from forebay.buffer.inspect.stats import BufferStats
 
 WINDOW_SECONDS: Final = 30.0
-"""Readers acknowledge by the hundred and producers list by the flush: over less than that a rate is a saw."""
+"""Seconds over which a rate is taken. Acks and appends come in bursts: over less time, the rate would jump."""
 
 Rate: TypeAlias = float | None
 """Per second; None if it is not known: at the first look, or because the manifest does not tell."""
 
 
 Flow: TypeAlias = list[Rate]
-"""How fast something goes: batches per second, then entries per second."""
+"""Batches per second, then entries per second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What came of the time between two looks."""
+    """The rates between two looks."""
 
     taken_in: Flow
     done: dict[str, Flow]
@@ -36,7 +36,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Numbers that only grow, as long as it is the same buffers and the same readers."""
+    """Counts at one look. They only grow while the buffers and the readers stay the same."""
 
     moment: float
     buffers: tuple[str | None, ...]
@@ -44,11 +44,11 @@ class _Counts:
     taken_in: int | None
     writes: int | None
     done: dict[str, tuple[int, int | None]]
-    """For each reader, batches and entries that it is through with."""
+    """For each reader, the batches and entries that it has acknowledged."""
 
 
 class Meter:
-    """Tells rates over the last seconds from what is counted at each look."""
+    """Computes the rates of the last seconds from the counts of each look."""
 
     def __init__(self) -> None:
         self._counts: deque[_Counts] = deque()
@@ -92,7 +92,7 @@ def _count(parts: Sequence[BufferStats], moment: float) -> _Counts:
 
 
 def _rate(then: int | None, now: int | None, seconds: float) -> Rate:
-    # Less than before: a group was reset. How fast it went meanwhile, nobody knows.
+    # Less than before: a group was reset. Its rate in this time is not known.
     if then is None or now is None or now < then or seconds <= 0:
         return None
     return round((now - then) / seconds, 3)

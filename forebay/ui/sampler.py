@@ -25,12 +25,12 @@ _log = logging.getLogger("forebay.ui")
 KEPT_POINTS: Final = 900
 """Half an hour, at a look every two seconds."""
 KEPT_READERS: Final = 8
-"""Readers that a point tells of, those furthest behind: as many as the page has colours for."""
+"""Maximum number of readers in a point, those furthest behind: the page has this number of colours."""
 NEWEST_BATCHES: Final = 12
 SHOWN_COLUMNS: Final = 100
-"""Columns of a typed buffer that viewers are told of: they get them with every look."""
+"""Maximum number of columns of a typed buffer that the page shows. It gets them with every look."""
 _PATIENCE_SECONDS: Final = 15.0
-"""A look that takes longer than that is shown as one that does not come back."""
+"""After this time, a look counts as one that the store does not answer."""
 
 _HINTS: Final[dict[type[ForebayError], str]] = {
     NotFound: "The page updates when something is written to this URL.",
@@ -160,7 +160,7 @@ def _explain(error: BaseException) -> dict[str, Any]:
 
 
 def _look_beside(beside: Trail | Letters | None) -> dict[str, Any] | None:
-    """What is shown beside the buffer, or why it is not: the buffer itself is shown all the same."""
+    """Return what is shown beside the buffer, or why it cannot be shown. The buffer is shown in either case."""
     if beside is None:
         return None
     try:

@@ -121,11 +121,11 @@ class Server(ThreadingHTTPServer):
         self.url: str = f"http://{shown}:{self.server_address[1]}/"
 
     def start(self) -> None:
-        """Answer, in threads of its own."""
+        """Start to answer requests, in new threads."""
         self._thread.start()
 
     def close(self) -> None:
-        """Answer no more, and let every connection go."""
+        """Stop answering, and close every connection."""
         if self._thread.is_alive():
             self.shutdown()
             self._thread.join()
@@ -135,12 +135,12 @@ class Server(ThreadingHTTPServer):
         self.server_close()
 
     def cookie(self) -> tuple[str, str]:
-        """What stands for the token in a browser that has shown it once; from it the token cannot be told."""
+        """Return the name and value of the cookie for a browser that has sent the token, which they do not reveal."""
         digest = hmac.new(self.token or b"", b"forebay dashboard", "sha256").hexdigest()
         return f"forebay_{self.server_address[1]}", digest  # cookies know no ports, and there may be two dashboards
 
     def server_bind(self) -> None:
-        """Bind without asking the name service who we are, which may take long."""
+        """Bind without a look-up of this machine's name, which may take long."""
         TCPServer.server_bind(self)
         self.server_name: str = str(self.server_address[0])
         self.server_port: int = int(self.server_address[1])
@@ -163,7 +163,7 @@ class Server(ThreadingHTTPServer):
                 self._drop(late)
 
     def note_request(self, request: Any) -> None:
-        """Note that the whole request of a connection is here."""
+        """Record that the whole request of a connection has arrived."""
         with self._lock:
             if request in self._open:
                 self._open[request] = None
@@ -173,13 +173,13 @@ class Server(ThreadingHTTPServer):
         _hang_up(request)  # which ends its thread
 
     def shutdown_request(self, request: Any) -> None:
-        """Forget a connection that is over."""
+        """Forget a connection that has ended."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - socketserver's signature
-        """Note what went wrong; a viewer that hung up is no error."""
+        """Log an error, but not that a viewer has closed the connection."""
         _log.debug("a request of %s failed", client_address, exc_info=True)
 
 
@@ -212,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the base class's name
 
     def _is_addressed_to_us(self) -> bool:
-        """Without a token, a web page must not reach us by a name of its own that it has lead here."""
+        """Without a token, reject Host headers that are not loopback (DNS rebinding)."""
         if self.server.token is not None:
             return True
         with suppress(ValueError):
@@ -254,7 +254,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(status, f"{why}\n".encode(), "text/plain; charset=utf-8", _REFUSAL_HEADERS.get(status))
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """Refuse what is no request, or asks for more than reading."""
+        """Refuse requests that are malformed, or that do more than read."""
         if code == HTTPStatus.NOT_IMPLEMENTED:  # what the base class says of a method that is not defined here
             self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "This page can only be read.")
         else:
@@ -271,7 +271,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Write nothing to the terminal: connections that a browser opens ahead and never uses are no news."""
+        """Write nothing to the terminal: browsers open connections ahead that they never use."""
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:  # noqa: ARG002 - the base class's
         """Note a request without its query, where a token may be."""
@@ -288,10 +288,10 @@ def _is_loopback(host: str) -> bool:
 
 
 def _same(given: str, expected: bytes) -> bool:
-    """Compare in a time that tells nothing of how much is right."""
+    """Compare in constant time."""
     return hmac.compare_digest(given.encode(errors="replace"), expected)
 
 
 def _hang_up(connection: socket.socket) -> None:
-    with suppress(OSError):  # the other side was first
+    with suppress(OSError):  # the client has closed it already
         connection.shutdown(socket.SHUT_RDWR)

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One buffer: all there is, or a topic's partition."""
+    """One buffer: the only one, or a topic's partition."""
 
     url: str
     stats: BufferStats | None
-    """As of the last look that went well; None if none has yet."""
+    """As of the last look that succeeded; None if none has yet."""
     error: ForebayError | None = None
-    """Why the last look did not."""
+    """Why the last look failed; None if it succeeded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 KEPT_EVENTS: Final = 50
 LOOKED_BACK: Final = 1000
-"""Events before the last one that the first look begins at."""
+"""How many events before the end of the trail the first look reads."""
 READ_AT_ONCE: Final = 200
-"""Events that one look reads at most: in object storage each may be a request, and the buffer must not wait."""
+"""Maximum number of events of one look. In object storage each may be a request, and the buffer must not wait."""
 _SAME_SWEEP_MS: Final = 60_000
-"""A sweep deletes a thousand objects at a time; so long after one another, two requests are two sweeps."""
+"""Requests that are further apart belong to two sweeps. One sweep sends a request for each thousand objects."""
 _LONGEST_TEXT: Final = 500
 
 
 @dataclass(slots=True)
 class Sweep:
-    """What the collector deleted in one go, as far as it has told."""
+    """What one sweep deleted, as far as the audit trail says."""
 
     started_ms: int
     finished_ms: int | None = None
-    """None while it goes on, or if the collector died."""
+    """None while the sweep runs, or if the collector died."""
     deleted: int = 0
     failed: int = 0
 
@@ -67,9 +67,9 @@ class Trail:
         kind = record.event.kind
         if kind == "delete.started":
             self._begin_deletion(time_ms)
-            return  # its end says more, and a start without one is the sweep's to show
+            return  # its end says more; if there is none, the sweep is shown as begun
         if kind == "delete.finished" and self._end_deletion(payload, time_ms):
-            self._events.pop()  # the sweep goes on: one line for all of it
+            self._events.pop()  # the same sweep: one line for all of it
         shown = {"time_ms": time_ms, "kind": kind, "buffer": payload["buffer"], **self._tell(kind, payload)}
         self._events.append(shown)
         if kind.startswith("runtime."):
@@ -89,7 +89,7 @@ class Trail:
             sweep.finished_ms = None
 
     def _end_deletion(self, payload: dict[str, Any], time_ms: int) -> bool:
-        """Add to the sweep, and return whether the last event told of the same one."""
+        """Add to the sweep, and return whether the last event was of the same sweep."""
         sweep = self._sweep = self._sweep or Sweep(time_ms)
         last = self._events[-1] if self._events else {}
         failed = len(payload.get("failed") or ())
@@ -99,7 +99,7 @@ class Trail:
         return last.get("kind") == "delete.finished" and last["time_ms"] >= sweep.started_ms
 
     def _tell(self, kind: str, payload: dict[str, Any]) -> dict[str, Any]:
-        """An event in words, and how grave it is."""
+        """Return the text of an event, and its severity."""
         group = str(payload.get("group") or "")
         reader = group or "the unnamed consumer"
         error = str(payload.get("error") or "")[:_LONGEST_TEXT]

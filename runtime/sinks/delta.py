@@ -151,7 +151,7 @@ class DeltaSink(Sink):
                     f"{self._reason(error)}. delta-rs, which writes to Delta tables for forebay, cannot write to this "
                     "one: write to another table, or drop the table's feature that delta-rs does not know"
                 ) from None
-        return meeting.plan(f"version {table.version()}")
+        return meeting.plan(f"a table at version {table.version()}")
 
     def _look(self) -> DeltaTable | None:
         """The table as it is now; None if there is none."""

@@ -166,7 +166,9 @@ class IcebergSink(Sink):
             except Exception as error:  # noqa: BLE001 - as above
                 raise Unavailable(self._describe(error)) from None
         snapshot = table.current_snapshot()
-        return meeting.plan("a table without snapshots" if snapshot is None else f"snapshot {snapshot.snapshot_id}")
+        return meeting.plan(
+            "a table without snapshots" if snapshot is None else f"a table at snapshot {snapshot.snapshot_id}"
+        )
 
     def close(self) -> None:
         """Close the catalog, unless it was given as an object. Closing again does nothing."""

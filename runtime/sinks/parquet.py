@@ -96,7 +96,7 @@ class ParquetSink(Sink):
                 "; drop them, or cast them in the decoder"
             ) from None
         folders = "" if self._date_column is None else f" in folders {self._folder}=…/"
-        return SinkPlan(f"a Parquet file for each commit{folders}")
+        return SinkPlan(f"a new Parquet file for each commit{folders}")
 
     def _check_date_column(self, schema: pa.Schema) -> None:
         name = self._date_column

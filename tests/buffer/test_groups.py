@@ -325,7 +325,7 @@ def test_reset_moves_a_group_back_or_forth(store: MemoryStore, to: Any, first: i
 def test_reset_is_refused_while_a_consumer_has_the_group_unless_forced(store: MemoryStore) -> None:
     consumer = Consumer(store, group="etl")
     read(consumer)
-    with pytest.raises(InvalidInput, match="close it first"):
+    with pytest.raises(InvalidInput, match="close that consumer first"):
         Groups(store).reset("etl", 3)
     assert read(consumer) == []
 
@@ -446,7 +446,7 @@ def test_late_ack_of_a_consumer_that_came_while_its_group_went_harms_nothing(sto
 
 def test_deleting_what_is_not_there_is_not_found_and_names_what_is(store: MemoryStore) -> None:
     Consumer(store, group="audit").close()
-    with pytest.raises(NotFound, match="there are: audit"):
+    with pytest.raises(NotFound, match="its groups are: audit"):
         Groups(store).delete("etl")
 
 

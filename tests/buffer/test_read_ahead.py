@@ -399,18 +399,23 @@ def test_coroutine_that_is_resumed_late_gets_no_batch_of_a_fenced_consumer(store
             if threading.current_thread() is self.loop_thread:
                 self.loop_thread = None
                 self.advance(1.5)
+            elif threading.current_thread() is not threading.main_thread():
+                may_end.wait()
             return super().monotonic()
 
-    clock = Later()
+    clock, may_end = Later(), threading.Event()
+    may_end.set()
 
     async def read() -> None:
         consumer = Consumer(store, group="etl", clock=clock)
         batches = aiter(consumer)
         await anext(batches)
         Consumer(store, group="etl")
+        may_end.clear()  # since Python 3.14, a fetch that has ended already would not make the coroutine wait
         reading = asyncio.ensure_future(anext(batches))
         await asyncio.sleep(0)  # the iterator has looked at the clock
         clock.loop_thread = threading.current_thread()
+        may_end.set()
         with pytest.raises(Fenced):
             await reading
 

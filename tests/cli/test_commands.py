@@ -18,6 +18,7 @@ from forebay.buffer.groups import Groups, open_cursor
 from forebay.buffer.store import open_store
 from forebay.buffer.topic import TopicConsumer, create_topic
 from forebay.cli import main
+from forebay.cli.stat import format_rate
 from forebay.testing import ManualClock
 
 Shown = Callable[..., str]
@@ -161,6 +162,14 @@ def test_stat_shows_depth_and_lag(url: str, shown: Shown) -> None:
     assert out.splitlines()[-1].split()[:4] == ["etl", "1", "1", "2"]
     told = json.loads(shown("stat", url, "--json"))
     assert (told["batches"], told["groups"][0]["lag_batches"]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown_as"),
+    [(0.0, "0 entries"), (0.21, "0.21 entries"), (0.996, "1 entry"), (9.04, "9 entries"), (1234.5, "1,234 entries")],
+)
+def test_small_rate_is_not_shown_as_none(rate: float, shown_as: str) -> None:
+    assert format_rate(rate, "entry") == shown_as
 
 
 def test_ls_finds_buffers_and_topics_and_looks_into_neither(url: str, topic: str, shown: Shown, tmp_path: Path) -> None:

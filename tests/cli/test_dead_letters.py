@@ -43,7 +43,7 @@ def test_list_shows_where_each_letter_comes_from_and_why(folder: str, capsys: py
     assert main(["dead-letters", "list", f"{folder}/dead"]) == 0
     heads, first, second = capsys.readouterr().out.splitlines()
     assert heads.split() == ["letter", "time", "source", "group", "batch", "entries", "reason"]
-    assert f"{folder}/clicks  etl        0  entry 1  user is a text, and its column int64 takes a number" in first
+    assert f"{folder}/clicks  etl        0  entry 1  column user: expected a number (int64), found text" in first
     assert second.split()[0] == "0.1"
     assert "entry 3" in second
     assert main(["dead-letters", "list", f"{folder}/dead", "--json"]) == 0

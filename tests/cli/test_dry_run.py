@@ -50,7 +50,7 @@ def test_everything_that_would_be_made_is_named_and_nothing_is_made(
         f"source: file://{tmp_path}/source",
         "  it has the columns id int64, page string",
         "  group etl would be created, and would read from sequence 0 on, 3 batches behind",
-        "  the sink has: no table yet",
+        "  target: no table yet",
         "  would change: creates the table with the columns id, page",
         f"dead letters: file://{tmp_path}/dead, which would be created",
         "nothing was changed",
@@ -71,7 +71,7 @@ def test_position_of_a_group_and_differences_of_a_table_are_shown(
     assert main(["run", job, "--dry-run"]) == 0
     told = capsys.readouterr().out
     assert "  group etl would read from sequence 2 on, 1 batch behind\n" in told
-    assert "  the sink has: version 1\n  would change: column ref: added, string\n" in told
+    assert "  target: a table at version 1\n  would change: column ref: added, string\n" in told
     assert "dead letters: none; a row that cannot be used halts the runtime\n" in told
     assert files(tmp_path) == before
     assert main(["run", job, "--until-caught-up"]) == 0, "and so it is"

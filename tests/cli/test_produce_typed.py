@@ -68,14 +68,14 @@ def test_line_that_does_not_fit_is_named_and_all_before_it_are_durable(
     error = told("produce", url, lines, "--schema", schema)
     assert "20,000 rows" in error
     assert "line 20001, column id: expected int64, found str 'x'" in error
-    assert "continue with line 20001" in error
+    assert "Correct line 20001, and continue with it" in error
     assert [row["id"] for row in rows_in(url)] == list(range(20_000))
 
 
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ('{"id": 1, "other": 5}', "column other: expected no column of this name, found int 5"),
+        ('{"id": 1, "other": 5}', "column other: the schema has no column of this name; found int 5"),
         ('{"id": 1.5}', "column id: expected int64, found float 1.5"),
         ("[1]", "expected exactly one JSON object"),
         ("", "expected exactly one JSON object"),
@@ -86,6 +86,27 @@ def test_line_that_does_not_fit_is_named_and_all_before_it_are_durable(
 def test_each_misfit_is_told_with_its_line(line: str, error: str, typed: str, tmp_path: Path, told: Told) -> None:
     assert f"error: line 1, {error}" in told("produce", typed, write(tmp_path / "lines", line))
     assert len(rows_in(typed)) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "advice"),
+    [
+        ('{"id": 1, "other": 5}', "or add the column to the schema (`forebay schema evolve`)"),
+        ('{"id": 300}', "or widen the type of the column (`forebay schema evolve`)"),
+        ('{"page": "/"}', "or make the column nullable (`forebay schema evolve --schema`)"),
+        ('{"id": "x"}', "Correct line 2, and continue with it"),
+        ("[1]", "Correct line 2, and continue with it"),
+    ],
+)
+def test_change_of_the_schema_is_advised_only_where_it_helps(
+    line: str, advice: str, tmp_path: Path, told: Told
+) -> None:
+    schema = write(tmp_path / "schema.toml", 'id = "int8 not null"', 'page = "string"')
+    lines = write(tmp_path / "lines", '{"id": 1}', line)
+    error = told("produce", f"file://{tmp_path}/new", lines, "--schema", schema)
+    assert "The line before it is durable. Nothing from line 2 on was written. Correct line 2" in error
+    assert advice in error
+    assert error.count("`forebay") == advice.count("`forebay")
 
 
 def test_entry_after_its_length_that_does_not_fit_is_named_by_its_number(
@@ -165,7 +186,7 @@ def test_no_more_than_the_first_lines_decide_the_schema(tmp_path: Path, told: To
     lines = write(tmp_path / "lines", *['{"id": 1}'] * 1000, '{"id": 1, "late": true}')
     error = told("produce", url, lines, "--infer")
     assert "inferred from 1,000 lines" in error
-    assert "line 1001, column late: expected no column of this name" in error
+    assert "line 1001, column late: the schema has no column of this name; found bool True" in error
     assert len(rows_in(url)) == 1000
 
 
@@ -176,7 +197,7 @@ def test_no_more_than_the_first_lines_decide_the_schema(tmp_path: Path, told: To
         (['{"id": 1}', '{"id": "x"}'], "line 2, column id: expected int64, found string"),
         (['{"a": {"b": [1]}}', '{"a": {"b": [true]}}'], "line 2, column a.b.element: expected int64, found bool"),
         (['{"id": 9223372036854775808}'], "line 1, column id: expected int64, found int 9223372036854775808"),
-        (['{"id": null}'], "column id: null cannot be stored"),
+        (['{"id": null}'], "from 1 line: column id has no value except null, so its type is unknown"),
         (['{"id": {}}'], "column id: struct<> cannot be stored"),
         (['{"id": 1, "ID": 2}'], "differ only in case"),
         (['{"_index": 1}'], "column _index: readers add a column of this name"),

@@ -143,7 +143,7 @@ def test_evolution_needs_columns_or_a_file(typed: str, told: Told) -> None:
 
 def test_column_without_a_type_is_told_with_what_is_accepted(typed: str, told: Told) -> None:
     error = told("schema", "evolve", typed, "--column", "page", "text")
-    assert "column page: position 1 of 'text': 'text' is not a type; accepted are" in error
+    assert "column page: position 1 of 'text': 'text' is not a type; use a type such as" in error
 
 
 def test_partition_refuses_to_evolve_already_in_the_dry_run(typed_topic: str, told: Told) -> None:

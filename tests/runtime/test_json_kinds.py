@@ -55,13 +55,13 @@ def test_entry_that_is_found_is_refused_by_arrow(kind: pa.DataType, value: Any, 
 @pytest.mark.parametrize(
     ("kind", "value", "reason"),
     [
-        ("int64", '"7"', "x is a text, and its column int64 takes a number"),
-        ("int64", "true", "x is true or false, and its column int64 takes a number"),
-        ("int64", "1.5", "x is 1.5, which does not fit int64"),
-        ("int8", "300", "x is 300, which does not fit int8"),
-        ("uint8", "-1", "x is -1, which does not fit uint8"),
-        ("string", "7", "x is a number, and its column string takes a text"),
-        ("bool_", "0", "x is a number, and its column bool takes true or false"),
+        ("int64", '"7"', "column x: expected a number (int64), found text"),
+        ("int64", "true", "column x: expected a number (int64), found true or false"),
+        ("int64", "1.5", "column x: expected int64, found 1.5"),
+        ("int8", "300", "column x: expected int8, found 300"),
+        ("uint8", "-1", "column x: expected uint8, found -1"),
+        ("string", "7", "column x: expected text (string), found a number"),
+        ("bool_", "0", "column x: expected true or false (bool), found a number"),
     ],
 )
 def test_reason_says_what_is_there_and_what_is_wanted(kind: str, value: str, reason: str) -> None:
@@ -74,9 +74,9 @@ def test_place_in_nested_values_is_named() -> None:
     entries = [b'{"items": [{"sku": "a"}, null, {"sku": 1}]}', b'{"items": {"sku": "a"}}', b'{"items": [[]]}']
     kind = schema.field("items").type
     assert find_wrong_kinds(entries, schema) == {
-        0: "items[].sku is a number, and its column string takes a text",
-        1: f"items is an object, and its column {kind} takes a list",
-        2: f"items[] is a list, and its column {kind.value_type} takes an object",
+        0: "column items[].sku: expected text (string), found a number",
+        1: f"column items: expected a list ({kind}), found an object",
+        2: f"column items[]: expected an object ({kind.value_type}), found a list",
     }
 
 

@@ -191,7 +191,7 @@ def test_broken_store_leaves_the_last_figures_marked_as_stale(browser: Browser, 
     assert "Unavailable." in alert
     assert "the request never reaches the store" in alert
     assert "The page keeps trying" in alert
-    assert "Shown is what was seen at" in alert
+    assert "The page shows what was seen at" in alert
     assert browser.text(".tile .figure").startswith("3")
     assert "Stale, seen" in browser.text("#pulse")
     assert browser.driver.title == f"Stale: {store.url} \u2013 forebay"
@@ -263,7 +263,7 @@ def test_partition_that_cannot_be_read_is_marked_among_the_others(
     show(topic)
     browser.wait_for("live")
     topic.down = True
-    browser.wait(lambda: "1 partition of 2 could not be looked at." in browser.text("#alerts"))
+    browser.wait(lambda: "1 partition of 2 could not be read." in browser.text("#alerts"))
     assert "could not connect" in browser.text("#alerts")
     up, down, _total = browser.rows("#parts")
     assert (up[1], up[6]) == ("10", "nobody reads")

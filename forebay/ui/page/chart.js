@@ -33,8 +33,9 @@ function timeTicks(from, to, room) {
 }
 
 /**
- * Means of a few looks each, where there are more than a line has room for: what is told in bursts, such as
- * acknowledgements, would be a band instead. They are cut at the same moments at every look, or the line would tremble.
+ * Returns means of a few looks each, if there are more looks than a line has room for. Without means, values that come in
+ * bursts, such as acknowledgements, would look like a band. The means start at the same moments at every look: otherwise
+ * the line would tremble.
  */
 function thin(times, series, gap, width) {
   const room = Math.max(50, width / 3);

@@ -131,7 +131,7 @@ function readerState(seen, group) {
   const owner = group.owner ? ` ${group.owner.host}/${group.owner.pid}, since ${new Date(group.owner.since_ms).toLocaleString()}.` : "";
   const chip = group.alive === null ? make("span", "chip", `epoch ${group.epoch}`) : group.alive ? make("span", "chip good", "reading") : make("span", "chip", "idle");
   if (group.alive === null) chip.title = owner && `Last opened by${owner}`;
-  else chip.title = group.alive ? `A consumer has claimed it and not closed${owner ? `:${owner}` : "."} One that was killed is shown until the next.` : "No consumer has it.";
+  else chip.title = group.alive ? `A consumer owns it${owner ? `:${owner}` : "."} A consumer that was killed counts as the owner until the next one claims it.` : "No consumer owns it.";
   return chip;
 }
 
@@ -207,7 +207,7 @@ function showManifest(seen) {
     ...(stats.length === 1 ? [["Batches", stats[0].batches ? `${exact(stats[0].first_sequence)} to ${exact(stats[0].next_sequence - 1)}` : `none; the next is ${exact(stats[0].next_sequence)}`]] : []),
     ["Writes", exact(seen.total.writes)],
     ["Batches listed per write", perWrite],
-    [null, "Conflicts leave no trace in the store: whoever meets one tries again, and counts it in forebay.manifest.conflicts."],
+    [null, "The store has no record of conflicts. A process whose write conflicts tries again, and counts it in the metric forebay.manifest.conflicts."],
   ]);
 }
 
@@ -218,10 +218,10 @@ function showCollector(seen) {
   const sweep = seen.trail?.sweep;
   const rows = [["Cleared up to", floor === null ? "nothing collected yet" : `${clock(floor)}, ${ago(floor)}`]];
   if (sweep) {
-    const ended = sweep.finished_ms === null ? `began ${ago(sweep.started_ms)}, no end told` : ago(sweep.finished_ms);
+    const ended = sweep.finished_ms === null ? `began ${ago(sweep.started_ms)}, no end recorded` : ago(sweep.finished_ms);
     rows.push(["Last sweep", ended], ["It deleted", some(sweep.deleted, "object", "objects") + (sweep.failed ? `; ${exact(sweep.failed)} failed` : "")]);
   } else if (seen.trail && !seen.trail.error) {
-    rows.push(["Last sweep", "none told lately"]);
+    rows.push(["Last sweep", "none recorded lately"]);
   }
   rows.push(["Dropped unread", exact(seen.total.dropped)]);
   const holds = stats.flatMap((one) => one.holds);
@@ -255,7 +255,7 @@ function showLetters(seen) {
 
 function showEvents(seen) {
   const trail = seen.trail;
-  const empty = !trail ? "Start the page with --events LOG to see fences, halts, dead letters and sweeps." : trail.error ? `${trail.error.kind}: ${trail.error.message}` : "Nothing was told of this buffer lately.";
+  const empty = !trail ? "Start the page with --events LOG to see fences, halts, dead letters and sweeps." : trail.error ? `${trail.error.kind}: ${trail.error.message}` : "The audit trail has no recent event of this buffer.";
   const rows = (trail?.events ?? []).map((event) => {
     const time = make("time", "", clock(event.time_ms));
     time.dateTime = time.title = new Date(event.time_ms).toISOString();
@@ -270,18 +270,18 @@ function alerts() {
   if (lost) add("warning", "This page has lost its server.", "Is forebay ui still running? It tries again every few seconds.", lost);
   if (!state?.seen) return found;
   const { seen, error } = state;
-  if (error) add("critical", `${error.kind}.`, error.message, `${error.hint} Shown is what was seen at ${clock(seen.sampled_ms)}.`);
+  if (error) add("critical", `${error.kind}.`, error.message, `${error.hint} The page shows what was seen at ${clock(seen.sampled_ms)}.`);
   const failed = seen.parts.filter((part) => part.error);
-  if (failed.length) add("critical", `${some(failed.length, "partition", "partitions")} of ${seen.parts.length} could not be looked at.`, failed[0].error.message, failed[0].error.hint);
+  if (failed.length) add("critical", `${some(failed.length, "partition", "partitions")} of ${seen.parts.length} could not be read.`, failed[0].error.message, failed[0].error.hint);
   for (const event of seen.trail?.stopped ?? []) {
     const fenced = event.kind === "runtime.fenced";
     if (fenced && now() - event.time_ms > FENCE_SHOWN_MS) continue;
-    const more = fenced ? "Another process took over, and the one before changed nothing since: as it should be, if you started a second one." : "It does not go on by itself: see to the cause, and start it again. Nothing is lost meanwhile.";
+    const more = fenced ? "Another process took over, and the first one has changed nothing since. This is expected if you started a second one." : "It stays halted until you remove the cause and start it again. Nothing is lost meanwhile.";
     add(fenced ? "warning" : "critical", `${readerName(event.group)} ${fenced ? "was fenced" : "halted"} at ${clock(event.time_ms)}.`, event.text.slice(event.text.indexOf(": ") + 2), more);
   }
   if (!error && !failed.length && !seen.total.batches && !seen.total.groups.some((group) => group.lag_batches)) {
     const ever = seen.parts.some((part) => part.stats?.next_sequence);
-    add("info", ever ? "Nothing is waiting." : "This buffer is empty.", ever ? "Everything that was listed has been read and trimmed." : `Nothing was written to it yet: forebay produce ${state.url} does.`);
+    add("info", ever ? "Nothing is waiting." : "This buffer is empty.", ever ? "Everything that was listed has been read and trimmed." : `Nothing was written to it yet. To write, run: forebay produce ${state.url}`);
   }
   return found;
 }
@@ -342,7 +342,7 @@ function show() {
   document.body.dataset.points = points.length;
 }
 
-// Asking the server, which looks at the store for all of us
+// Asking the server, which looks at the store once for all viewers
 
 async function ask() {
   const after = points.at(-1)?.number ?? 0;

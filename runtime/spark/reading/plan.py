@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SIZING_OPTIONS = ("maxPartitionBytes", "minPartitions")
 _MAX_PARTITION_BYTES = 256 << 20
 _MOST_PARTITION_BYTES = 1 << 30
+"""No task has more than this, unless a single batch has."""
 _WORTH_A_TASK = 32 << 20
 """A task costs Spark about a tenth of a second, in which this much could be read."""
 _TASKS_PER_CORE = 2
@@ -92,13 +93,17 @@ class Sizing:
         found = [(piece.source, batch, _weigh(batch, rows)) for piece in pieces for batch in piece.batches]
         total = sum(size for _source, _batch, size in found)
         count = self._count(total)
-        tasks: dict[int, list[tuple[SourceBuffer, BatchDescriptor]]] = {}
-        before = 0
+        tasks: list[list[tuple[SourceBuffer, BatchDescriptor]]] = []
+        before, current, filled = 0, -1, 0
         for source, batch, size in found:
             # By its middle, so that a large one goes where most of it would.
-            tasks.setdefault((before + size // 2) * count // max(1, total), []).append((source, batch))
-            before += size
-        return [Task(rows, _pieces(found), sources) for found in tasks.values()]
+            number = (before + size // 2) * count // max(1, total)
+            if number != current or filled + size > _MOST_PARTITION_BYTES:
+                tasks.append([])
+                current, filled = number, 0
+            tasks[-1].append((source, batch))
+            before, filled = before + size, filled + size
+        return [Task(rows, _pieces(found), sources) for found in tasks]
 
     def _count(self, total: int) -> int:
         needed = -(-total // self.max_partition_bytes)

@@ -41,6 +41,27 @@ def test_more_rows_than_one_step_come_back_in_order() -> None:
     assert decode(encode_rows(table), table).equals(table)
 
 
+def test_chunks_have_about_as_many_bytes_as_asked_for() -> None:
+    table = pa.table({"text": [f"{i:01000}" for i in range(10_000)]})
+    found = decode(encode_rows(table), table, step_bytes=4 << 20)
+    assert found.equals(table)
+    assert [round(chunk.nbytes / (4 << 20), 1) for chunk in found["text"].chunks[:-1]] == [1.0, 1.0]
+
+
+def test_chunks_of_long_rows_have_2048_rows_all_the_same() -> None:
+    table = pa.table({"text": [f"{i:01000}" for i in range(5000)]})
+    found = decode(encode_rows(table), table, step_bytes=1)
+    assert [len(chunk) for chunk in found["text"].chunks] == [2048, 2048, 904]
+
+
+@pytest.mark.parametrize("rows", [5000, 6000, 9000, 15_000])
+def test_file_holds_little_memory_beside_its_bytes(rows: int) -> None:
+    table = pa.table({"text": [f"{i:01000}" for i in range(rows)]})
+    before = pa.total_allocated_bytes()
+    data = encode_rows(table, "none")
+    assert pa.total_allocated_bytes() - before <= 1.25 * len(data)
+
+
 @pytest.mark.parametrize("compression", ["zstd", "none"])
 def test_file_is_plain_parquet_for_everyone_else(compression: Any) -> None:
     table = pa.table({"id": [1, 2], "text": ["a", None]})

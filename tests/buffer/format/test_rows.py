@@ -178,7 +178,7 @@ def test_value_that_its_column_does_not_hold_exactly_fails_the_call(
     ],
 )
 def test_unknown_field_fails_the_call_at_every_depth(row: dict[Any, Any], path: str) -> None:
-    assert fail([{"id": 1}, row]).startswith(f"row 1, column {path}: expected no column of this name, found ")
+    assert fail([{"id": 1}, row]).startswith(f"row 1, column {path}: the schema has no column of this name; found ")
 
 
 def test_missing_field_of_a_required_column_fails_the_call() -> None:
@@ -212,7 +212,7 @@ def test_row_that_is_no_dict_fails_the_call() -> None:
         (b'{"id":1,"double":NaN}', "", "malformed"),
         (b'{"id":1,"double":Infinity}', "", "malformed"),
         (b'{"id":1,"double":1e400}', "", "out of range"),
-        (b'{"id":1,"items":' + b"[" * 100_000, "", "recursion"),
+        (b'{"id":1,"items":' + b"[" * 100_000, "", "recursion|Stack overflow"),  # the latter since Python 3.14
         (b'{"id":1,"other":1}', "other", "int 1"),
         (b'{"id":1,"place":{"lat":1,"lon":2}}', "place.lon", "int 2"),
         (b'{"text":"a"}', "id", "null"),
@@ -256,8 +256,12 @@ def test_row_that_is_no_dict_fails_the_call() -> None:
 )
 def test_document_that_does_not_fit_fails_the_call(document: bytes, path: str, found: str) -> None:
     message = fail([b'{"id": 1}', document])
-    assert message.startswith(f"row 1, column {path}: expected" if path else "row 1, expected exactly one JSON object")
-    with pytest.raises(InvalidInput, match=f"(?s), found .*({found})"):
+    named = f"row 1, column {path}: "
+    starts = (
+        (f"{named}expected", f"{named}the schema has no column") if path else "row 1, expected exactly one JSON object"
+    )
+    assert message.startswith(starts)
+    with pytest.raises(InvalidInput, match=f"(?s)[,;] found .*({found})"):
         raise InvalidInput(message)
 
 
@@ -277,7 +281,7 @@ def test_call_of_another_type_fails(call: Any) -> None:
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        (pa.table({"id": [1], "other": [1]}), "column other: expected no column of this name, found int64"),
+        (pa.table({"id": [1], "other": [1]}), "column other: the schema has no column of this name; found int64"),
         (pa.table({"text": ["a"]}), "column id: expected int32 not null, found no column of this name"),
         (pa.table({"id": pa.array([1, None])}), "row 1, column id: expected int32 not null, found null"),
         (pa.table({"id": [1, 2**31]}), "row 1, column id: expected int32 not null, found int64: .*2147483648"),
@@ -316,7 +320,7 @@ def test_call_of_another_type_fails(call: Any) -> None:
         ),
         (
             pa.table({"id": [1], "place": [{"lat": 1.0, "lon": 2.0}]}),
-            "column place.lon: expected no field of this name",
+            "column place.lon: the schema has no column of this name; found double",
         ),
         (pa.table([pa.array([1]), pa.array([1])], names=["id", "id"]), "column id: expected one column"),
         (
@@ -503,6 +507,9 @@ def assert_same(given: Any, kept: Any) -> None:
         assert len(given) == len(kept)
         for mine, theirs in zip(given, kept, strict=True):
             assert_same(mine, theirs)
+    elif isinstance(given, datetime) and given.tzinfo is not None:
+        # In different zones, Python never takes a time for equal if its zone has it twice, when summer time ends.
+        assert given.astimezone(UTC) == kept.astimezone(UTC)
     else:
         assert given == kept
 

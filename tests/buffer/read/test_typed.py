@@ -51,6 +51,16 @@ def test_batch_of_an_older_version_is_shown_in_the_newest_schema(store: MemorySt
     assert second.table.equals(pa.table([[2], [None], ["u"]], schema=WIDER))
 
 
+def test_iteration_makes_small_chunks_and_a_worker_large_ones(store: MemoryStore) -> None:
+    schema = pa.schema([pa.field("text", pa.string())])
+    fill(store, schema, pa.table({"text": [f"{i:01000}" for i in range(5000)]}))
+    ahead = only(store)
+    worker = FetchHandle(store).fetch(ahead.descriptor)
+    assert ahead.table.equals(worker.table)
+    assert len(ahead.table["text"].chunks) == 3
+    assert len(worker.table["text"].chunks) == 1
+
+
 def test_range_is_shown_in_one_schema(store: MemoryStore) -> None:
     fill(store, SCHEMA, {"id": 1})
     reading = read_range(store)

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from random import Random
 
 import pyarrow as pa
 import pytest
 
-from forebay.buffer.base.errors import InvalidInput, Unavailable
+from forebay.buffer.base.errors import Unavailable
+from forebay.buffer.format import block_v2
 from forebay.buffer.format.batch import Compression, Version, decode_batch, encode_blocks, write_block
 from forebay.buffer.format.block_v2 import Lengths, lengths_of
+from forebay.buffer.write import accumulator as accumulator_module
 from forebay.buffer.write.accumulator import BLOCK_BYTES, Accumulator, FilledBatch, check_call
 
 LARGE = [bytes([65 + i % 26]) * 1000 for i in range(3 * BLOCK_BYTES // 1000)]
@@ -198,13 +201,32 @@ def test_pieces_are_let_go_while_the_batch_is_encoded(compression: Compression) 
     assert list(decode_batch(batch).entries) == [b"x" * 100, b"", b"yz"]
 
 
-def test_block_of_version_1_keeps_the_limits_of_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    from forebay.buffer.format import batch
+@pytest.mark.parametrize("array_bytes", [block_v2.MAX_ARRAY_BYTES, 27])
+def test_block_of_version_1_is_the_same_with_offsets_of_either_size(
+    monkeypatch: pytest.MonkeyPatch, array_bytes: int
+) -> None:
+    monkeypatch.setattr(block_v2, "MAX_ARRAY_BYTES", array_bytes)
+    block = write_block(b"abcdefghijklmnop", array("I", [10, 0, 6]))
+    assert bytes(block) == b"\n\0\0\0abcdefghij\0\0\0\0\6\0\0\0klmnop"
 
-    monkeypatch.setattr(batch, "MAX_ENTRY_BYTES", 10)
-    assert len(write_block(pa.array([b"x" * 10, b"x" * 10], pa.large_binary()))) == 28
-    with pytest.raises(InvalidInput, match="11 bytes"):
-        write_block(pa.array([b"x" * 11], pa.large_binary()))
+
+def test_large_calls_of_version_1_share_blocks_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make a block takes several passes of Arrow's kernels, each with a fixed cost."""
+    made = []
+
+    def count_and_write(data: bytes | memoryview, lengths: Lengths) -> memoryview:
+        made.append(len(lengths))
+        return write_block(data, lengths)
+
+    monkeypatch.setattr(accumulator_module, "write_block", count_and_write)
+    accumulator = Accumulator(8 * BLOCK_BYTES, version=1, in_one_piece=True)
+    call = [b"x" * 100] * 1000
+    calls = 4 * BLOCK_BYTES // (104 * 1000)
+    for _ in range(calls):
+        accumulator.apply(check_call(call, b"", 0))
+    filled, _ = accumulator.freeze()
+    assert entries_of(filled) == call * calls
+    assert len(made) <= 5
 
 
 @pytest.mark.parametrize(("version", "items"), [(1, [0, 2, 3]), (2, [0])])

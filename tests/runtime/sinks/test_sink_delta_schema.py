@@ -159,7 +159,7 @@ def test_lost_answer_to_a_version_that_adds_a_column_doubles_nothing(weed: Seawe
         if isinstance(answer, MaybeCommitted) and not sink.check_committed(commit_of(A_B, 1).identity):
             answer = sink.commit(commit_of(A_B, 1))
     plan = DeltaSink(url, storage_options=weed.storage_options).plan(A_B.schema)
-    assert (plan.target, plan.changes) == ("version 2", ())
+    assert (plan.target, plan.changes) == ("a table at version 2", ())
 
 
 # Types
@@ -314,7 +314,7 @@ def test_feature_that_appears_while_the_runtime_runs_halts_it(url: str) -> None:
 def test_table_with_features_that_delta_rs_knows_is_written_to(url: str) -> None:
     make_table(url, ["deletionVectors"], {"delta.enableDeletionVectors": "true"}, ["deletionVectors"])
     sink = DeltaSink(url)
-    assert sink.plan(A.schema).target == "version 0"
+    assert sink.plan(A.schema).target == "a table at version 0"
     assert sink.commit(commit_of(A)) == Committed()
 
 

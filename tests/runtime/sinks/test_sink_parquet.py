@@ -183,7 +183,7 @@ def test_plan_refuses_columns_that_parquet_cannot_hold_and_creates_nothing(tmp_p
     sink = ParquetSink(f"file://{tmp_path}/files")
     with pytest.raises(InvalidInput, match="cannot be written as Parquet"):
         sink.plan(pa.schema([("x", pa.month_day_nano_interval())]))
-    assert sink.plan(pa.schema([("x", pa.int64())])).target == "a Parquet file for each commit"
+    assert sink.plan(pa.schema([("x", pa.int64())])).target == "a new Parquet file for each commit"
     assert not Path(tmp_path, "files").exists()
 
 

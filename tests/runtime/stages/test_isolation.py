@@ -87,7 +87,7 @@ def test_one_line_of_the_wrong_type_among_a_thousand_is_the_only_dead_letter() -
     assert [row["index"] for row in rows] == [number % 500 for number in range(1000) if number != 333]  # type: ignore[index]
     ((letter, entries),) = read_letters("memory://isolate-one-letters")
     assert (letter.url, letter.sequence, letter.first_entry, letter.last_entry) == (store.url, 0, 333, 333)
-    assert letter.error == "user is a text, and its column int64 takes a number"
+    assert letter.error == "column user: expected a number (int64), found text"
     assert entries == [b'{"user": "x"}']
     assert (acked(store), status.sources[0].dead_letters) == (1, 1)
 
@@ -99,7 +99,7 @@ def test_bad_entries_of_one_reason_share_a_letter_that_lists_them() -> None:
     first, second = read_letters("memory://isolate-reasons-letters")
     assert (first[0].indexes, first[0].count, first[0].place) == ([1, 3, 5], 3, "entries 1, 3, 5")
     assert first[1] == [b"null", b"null", b"[]"]
-    assert (second[0].indexes, second[0].error) == ([2, 6], "user is 1.5, which does not fit int64")
+    assert (second[0].indexes, second[0].error) == ([2, 6], "column user: expected int64, found 1.5")
 
 
 def test_batches_of_a_combined_commit_keep_their_good_entries() -> None:

@@ -69,3 +69,8 @@ def test_task_of_more_than_a_gibibyte_cannot_be_asked_for() -> None:
     assert Sizing.of(Options({"maxPartitionBytes": most}, ["maxPartitionBytes"])).max_partition_bytes == 1 << 30
     with pytest.raises(InvalidInput, match="option maxPartitionBytes must be at most 1073741824"):
         Sizing.of(Options({"maxPartitionBytes": f"{most}0"}, ["maxPartitionBytes"]))
+
+
+def test_no_task_has_more_than_a_gibibyte_unless_one_batch_has() -> None:
+    assert packed(Sizing(1024 * MiB, 1), pieces_of([600] * 4)) == [[600]] * 4
+    assert packed(Sizing(1024 * MiB, 1), pieces_of([1000, 100, 2000, 100])) == [[1000], [100], [2000], [100]]

@@ -6,7 +6,7 @@ Arrow with its defaults. Processor time is that of the whole process, the client
 are computed from it and from the bytes stored, for each time that a buffer may keep its batches. Requests are
 the same for every compression, and so is the transfer inside a region, which is free.
 
-    python benchmarks compression      measure; results go to benchmarks/results/compression.json
+    python benchmarks compressing      measure; results go to benchmarks/results/compressing.json
     python benchmarks/performance.py   write the table of docs/performance.md from those results
 """
 
