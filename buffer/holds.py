@@ -149,9 +149,10 @@ def hold_range(
     def wanted(head: Head) -> Hold:
         first = queue.sequence_of(from_, state=head)
         if first > head.next_sequence or queue.end_of(upto, state=head) < first:
+            listed = f"batches are numbered from {head.first_sequence} to {head.next_sequence - 1}"
             raise InvalidInput(
-                f"{queue.url}: there is nothing from {from_!r} up to {upto!r}; batches are numbered from "
-                f"{head.first_sequence} to {head.next_sequence - 1}"
+                f"{queue.url}: there is nothing from {from_!r} up to {upto!r}; "
+                f"{listed if head.first_sequence < head.next_sequence else 'no batch is listed'}: choose another range"
             )
         return Hold(first, None, 0, purpose)
 

@@ -2,8 +2,8 @@
 
     python examples/spark_aggregate.py file:///tmp/clicks
 
-Only `pip install ".[spark]"` in a clone is needed, and a Java (or the extra `java`). For S3, credentials and the like
-go into options: `.option("storage.key", …).option("storage.secret", …)`; they show in no plan and no log.
+Only `pip install ".[spark]"` in a clone is needed, and a Java (or the extra `java`). S3 needs the extra `fast` too, and
+credentials go into options: `.option("storage.key", …).option("storage.secret", …)`; they show in no plan and no log.
 """
 
 from __future__ import annotations

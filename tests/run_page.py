@@ -8,8 +8,9 @@ A page is one program. In the order in which they stand there,
 - a block of any language with a title, as in ```` ```toml title=job.toml ````, becomes a file of that name.
 
 Others are only shown. Where a page says `/tmp`, it gets the folder that this runs in. The bucket `s3://lake` is that of
-the server in AWS_ENDPOINT_URL, which `forebay dev` prints with all else that is needed; without one, it is a folder. A
-page that names the endpoint `http://127.0.0.1:8333` gets the server in AWS_ENDPOINT_URL, too.
+the server in AWS_ENDPOINT_URL, which `forebay dev` prints with all else that is needed; without one, it is a folder. In
+a page that names the endpoint `http://127.0.0.1:8333`, the server in AWS_ENDPOINT_URL takes its place. Such a page, as
+docs/spark.md, does not run without a server.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _STARTS_CLAUSE = r"(?:^|[.;:,(] ?|\b(?:and|or|then|first|to|so|must) )"
 WHAT_TO_DO = re.compile(
     rf"{_STARTS_CLAUSE}\s*(?:then |first |or |and )?(?:{VERBS})\b"  # an order: "; close it first"
     r"|\bmust\b|\bexpected\b|\baccepted\b|\bat (?:most|least)\b|\bthe most is\b|\bone of\b|\bneeds?\b"  # what is taken
-    r"|\bthere (?:is|are):? \{|\bhave \{|\bhas \{|\bare numbered\b|\bfrom \{",  # what there is to choose from
+    r"|\b(?:there (?:is|are):?|have|has|columns are|from) \{|\bare numbered\b",  # what there is to choose from
     re.IGNORECASE,
 )
 REMEDIES = re.compile(r"\b(?:instead|obstacle|\w*_?hint\w*|_MEND|_REMEDY|_INSTEAD|_ADVICE|_advise|_?suggest)\b")

@@ -54,8 +54,9 @@ def check_seconds(value: Any, name: str, *, least: float = 0.0, zero: bool = Fal
     if seconds > MOST_SECONDS:
         raise InvalidInput(f"{name} must be at most {MOST_SECONDS:.0f} seconds (100 years), not {_shown(value)}")
     if not (seconds >= least and (seconds > 0 or (zero and seconds == 0))):
-        bound = f" of at least {least}" if least else ", or 0" if zero else ""
-        raise InvalidInput(f"{name} must be a positive number of seconds{bound}, not {_shown(value)}")
+        bound = f" of at least {least}" if least else ""
+        allowed = "0 or a positive number" if zero else "a positive number"
+        raise InvalidInput(f"{name} must be {allowed} of seconds{bound}, not {_shown(value)}")
     return seconds
 
 

@@ -106,7 +106,9 @@ def _choose(known: pa.Schema, default: pa.Schema, columns: Sequence[str] | None)
         raise InvalidInput(f"columns must be a list of names, not {columns!r}: write [{columns!r}]")
     missing = [name for name in columns if name not in known.names]
     if missing:
-        raise InvalidInput(f"there is no column {', '.join(map(str, missing))}; there are {', '.join(known.names)}")
+        raise InvalidInput(
+            f"there is no column {', '.join(map(str, missing))}; the columns are {', '.join(known.names)}"
+        )
     if not columns or len(set(columns)) != len(columns):
         raise InvalidInput(f"columns must name at least one column, and none twice; got {list(columns)}")
     return pa.schema([known.field(name) for name in columns])

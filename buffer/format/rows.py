@@ -1,4 +1,4 @@
-"""The calls of a typed producer as one Arrow table: nothing is dropped or changed on the way in (rfcs/0010).
+"""The calls of a typed producer as one Arrow table. No value is dropped, and only floats are rounded (rfcs/0010).
 
 A call is a `pyarrow.Table` or `RecordBatch`, a dict or a list of dicts, or a JSON document as `bytes` or a list of
 them. A dict or a document is one row. Conversion is per batch: calls of one kind that follow each other are converted

@@ -93,7 +93,7 @@ class RowReader:
             return newest
         missing = [name for name in columns if name not in newest.names]
         if missing:
-            raise InvalidInput(f"there is no column {', '.join(missing)}; there are {', '.join(newest.names)}")
+            raise InvalidInput(f"there is no column {', '.join(missing)}; the columns are {', '.join(newest.names)}")
         return pa.schema([newest.field(name) for name in columns])
 
 

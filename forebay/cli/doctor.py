@@ -145,13 +145,13 @@ def _check_spark() -> Check:
         return Check("Spark", "ok", f"pyspark-client {client}; the Python of the server it talks to needs forebay")
     if version is None:
         return Check("Spark", "note", "none", f"to read and write with Spark: {install_hint('spark')}")
-    command = python_of_discovery()
+    python = python_of_discovery()
     try:
         check_sources()
-        check_python(command)
+        check_python(python)
     except Unsupported as error:
         return Check("Spark", "failed", f"pyspark {version}, but the format forebay is not found: {error}")
-    found = f"pyspark {version}; the Python that it starts, {command}, has forebay"
+    found = f"pyspark {version}; the Python that it starts, {python.command}, has forebay"
     try:
         check_streams()
     except Unsupported as error:

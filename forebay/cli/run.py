@@ -92,8 +92,8 @@ every minute. With --until-caught-up this is an error.
 If the catalog of an Iceberg table does not answer, the command tries again every 5 seconds, for 5 minutes.
 
 If another process owns the group of a source, this process waits as a standby and names the owner. It takes over within
-seconds if the owner stops, and 30 seconds after the owner's last sign of life if it was killed. With --until-caught-up,
-a living owner is an error.
+seconds if the owner stops. If the owner was killed, it takes over after it has itself seen no sign of life for 30
+seconds. With --until-caught-up, a living owner is an error.
 
 On Ctrl-C or SIGTERM, the runtime commits and acknowledges what it has read, for up to drain_seconds. A second Ctrl-C
 does not wait. Exit status: 0 caught up or stopped by SIGTERM, 2 halted, fenced or wrong usage, 130 ended by Ctrl-C."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from forebay.buffer.base.checks import check_seconds
 from forebay.buffer.base.errors import Unsupported
 from forebay.runtime.spark.java import ensure_java
-from forebay.runtime.spark.python import check_python
+from forebay.runtime.spark.python import SparkPython, check_python
 from forebay.runtime.spark.versions import check_sources
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def register(spark: SparkSession) -> None:
     # A session of Spark Connect has no context here: its Python is on the server.
     context = getattr(spark, "sparkContext", None)
     if context is not None:
-        check_python(context.pythonExec)
+        check_python(SparkPython(context.pythonExec))
     # Here, so that `import forebay.runtime.spark` works without Spark and says so only where Spark is used.
     from pyspark.errors import AnalysisException  # noqa: PLC0415
 
@@ -98,7 +98,7 @@ def read(
     """
     from forebay.runtime.spark.frames import open_frames  # noqa: PLC0415 - imports Spark
 
-    holds = bool(hold_for) and check_seconds(hold_for, "hold_for") > 0
+    holds = check_seconds(hold_for, "hold_for", zero=True) > 0
     frames = open_frames(spark, url, start=start, hold=holds, storage_options=storage_options, clock=clock)
     with ExitStack() as stack:
         stack.enter_context(frames)  # lets go if this fails

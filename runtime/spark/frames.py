@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.counted import counted
-from forebay.buffer.base.errors import Denied, InvalidInput, Unsupported
+from forebay.buffer.base.errors import InvalidInput, Unsupported
 from forebay.buffer.base.lifecycle import Closing
 from forebay.buffer.format.schema import compare_schemas
 from forebay.buffer.manifest.schemas import Schemas
@@ -130,11 +130,13 @@ class HeldFrames(Closing):
             raise InvalidInput(f"columns must be a list of names, not {names!r}")
         wanted = list(own if names is None else names)
         missing = [name for name in wanted if name not in own]
-        if missing or not wanted or len(set(wanted)) != len(wanted):
+        if missing:
             hint = f". records=True adds {', '.join(added)}" if set(missing) & set(added) else ""
             raise InvalidInput(
-                f"columns must name some of {', '.join(own)}, each once; got {', '.join(wanted) or 'none'}{hint}"
+                f"there is no column {', '.join(map(str, missing))}; the columns are {', '.join(own)}{hint}"
             )
+        if not wanted or len(set(wanted)) != len(wanted):
+            raise InvalidInput(f"columns must name at least one column, and none twice; got {wanted}")
         return StructType([found[name] for name in (*wanted, *(added if records else ()))])
 
     def _frame(self, parts: list[Part], columns: StructType, *, records: bool) -> DataFrame:
@@ -220,13 +222,7 @@ def open_frames(
     # A relative path means another folder in another process. The URL of an Azure account says more than the store's.
     text = url if isinstance(url, str) and not store.url.startswith("file:") else store.url
     refuse_memory({"url": text})
-    try:
-        return HeldFrames(spark, text, given, take_snapshot(store, start, hold=hold, clock=clock), clock=clock)
-    except Denied as error:
-        raise Denied(
-            f"{error}. A read writes a hold into the manifest, so that nothing it reads is swept meanwhile; with "
-            "hold_for=0 it does without, and with rights to read alone"
-        ) from error
+    return HeldFrames(spark, text, given, take_snapshot(store, start, hold=hold, clock=clock), clock=clock)
 
 
 @contextmanager

@@ -7,15 +7,16 @@ Whatever reaches a store (credentials, endpoint, client) has the prefix `storage
 from __future__ import annotations
 
 import difflib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from forebay.buffer.base.checks import check_seconds, check_whole
-from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.base.errors import Denied, InvalidInput
 from forebay.buffer.store import open_store
 from forebay.buffer.store.urls import parse_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from forebay.buffer.store import ObjectStore
 
@@ -30,27 +31,53 @@ def refuse_memory(given: Mapping[str, str]) -> None:
             raise InvalidInput(f"{url} is in the memory of one process, and Spark uses several: use file:// for tests")
 
 
+@contextmanager
+def naming_credentials() -> Iterator[None]:
+    """Add to a `Denied` that speaks of `storage_options` what these are called among Spark's options."""
+    try:
+        yield
+    except Denied as error:
+        if "storage_options" not in str(error):
+            raise
+        raise Denied(
+            f"{error}. In Spark, set storage options as options of the format: {_STORAGE}key, {_STORAGE}secret, …"
+        ) from error
+
+
 class Options:
     """What one reader or writer was given, checked by name.
 
     Args:
         given: from Spark.
         known: the names that this reader or writer takes besides `url`, `path` and `storage.*`, in their own spelling.
+        internal: names that forebay itself gives. No error shows them.
+        instead: names that it does not take and that users may expect, each with what to use.
 
     Raises:
         InvalidInput: there is a name that is not known, so that a slip of the pen is not read as its absence.
     """
 
-    def __init__(self, given: Mapping[str, str], known: Iterable[str]) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        known: Iterable[str],
+        *,
+        internal: Iterable[str] = (),
+        instead: Mapping[str, str] | None = None,
+    ) -> None:
         self._spelling = {name.lower(): name for name in (*_LOCATION, *known)}
+        self._instead = {name.lower(): text for name, text in (instead or {}).items()}
+        taken = {*self._spelling, *(name.lower() for name in internal)}
         self._given: dict[str, str] = {}
         self._storage: dict[str, str] = {}
         for name, value in given.items():
             lowered = name.lower()
             if lowered.startswith(_STORAGE):
                 self._storage[lowered.removeprefix(_STORAGE)] = value
-            elif lowered in self._spelling:
+            elif lowered in taken:
                 self._given[lowered] = value
+            elif hint := self._instead.get(lowered):
+                raise InvalidInput(f"option {name} cannot be used here: {hint}")
             else:
                 raise InvalidInput(f"unknown option {name!r}{self._suggest(lowered)}")
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import Final
 
 from forebay.buffer.base.errors import Unsupported
@@ -15,20 +16,36 @@ _SECONDS: Final = 120
 _PROBE: Final = "import pyspark_forebay, forebay.buffer.store"
 
 
-def python_of_discovery() -> str:
-    """Return the command by which Spark looks for formats such as `forebay`, and runs the tasks of those it found."""
-    return os.environ.get("PYSPARK_DRIVER_PYTHON") or os.environ.get("PYSPARK_PYTHON") or "python3"
+@dataclass(frozen=True, slots=True)
+class SparkPython:
+    """A Python that Spark starts."""
+
+    command: str
+    variable: str = "PYSPARK_PYTHON"
+    """The environment variable that names it, or could."""
 
 
-def check_python(command: str) -> None:
+def python_of_discovery() -> SparkPython:
+    """Return the Python with which Spark looks for formats such as `forebay`, and runs the tasks of those it found."""
+    for variable in ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON"):
+        command = os.environ.get(variable)
+        if command:
+            return SparkPython(command, variable)
+    return SparkPython("python3")
+
+
+def check_python(python: SparkPython) -> None:
     """Do nothing if forebay can be imported by a Python that Spark starts.
 
     Raises:
         Unsupported: there is no such Python, or it has no forebay; the message says what to type.
     """
+    command = python.command
     path = shutil.which(command)
     if path is None:
-        raise Unsupported(f"Spark starts {command!r} for its Python code, and there is no such program. {_advise()}")
+        raise Unsupported(
+            f"Spark starts {command!r} for its Python code, and there is no such program. {_advise(python.variable)}"
+        )
     try:
         subprocess.run(  # noqa: S603 - the user's own setting, which Spark runs too
             [path, "-c", _PROBE], capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=True
@@ -39,8 +56,13 @@ def check_python(command: str) -> None:
         problem = f"{type(error).__name__}: {error}"
     else:
         return
-    raise Unsupported(f"Spark starts {path} for its Python code, which cannot import forebay ({problem}). {_advise()}")
+    raise Unsupported(
+        f"Spark starts {path} for its Python code, which cannot import forebay ({problem}). {_advise(python.variable)}"
+    )
 
 
-def _advise() -> str:
-    return f"Before the session starts: export PYSPARK_PYTHON={sys.executable}"
+def _advise(variable: str) -> str:
+    advice = f"Before the session starts: export {variable}={sys.executable}"
+    if variable == "PYSPARK_PYTHON":
+        return advice
+    return f"{advice}, or unset {variable}, which Spark prefers to PYSPARK_PYTHON"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from forebay.buffer.base.clock import SystemClock
-from forebay.buffer.base.errors import Unsupported
+from forebay.buffer.base.errors import Denied, Unsupported
 from forebay.buffer.either.dispatch import open_buffer_or_topic
 from forebay.buffer.holds import hold_range
 from forebay.buffer.manifest.head import trimmed
@@ -121,13 +121,11 @@ def take_snapshot(
     """
     found = open_buffer_or_topic(store, must_exist=True, role="spark")
     from_ = "earliest" if start is None else start
+    holds = _hold(found, from_, clock) if hold else ()
     if isinstance(found, Topic):
-        holds = hold_topic(found, from_, "latest", ttl=_TTL, purpose=_PURPOSE).partitions if hold else ()
         queues = [found.open_queue(number, "spark") for number in range(len(holds) or found.partitions)]
     else:
-        holds, queues = (), [found]
-        if hold and found.read().version != 1:
-            holds = (hold_range(found, from_, "latest", ttl=_TTL, purpose=_PURPOSE, clock=clock),)
+        queues = [found]
     parts = (
         [Part(queue, held.head, held.first, held.last + 1) for queue, held in zip(queues, holds, strict=True)]
         if holds
@@ -137,6 +135,20 @@ def take_snapshot(
     ids = found.refresh().schemas if isinstance(found, Topic) else parts[0].state.schemas
     newest = Schemas(store, clock=SystemClock()).load(ids[-1]) if ids else None
     return Snapshot(isinstance(found, Topic), tuple(parts), holds, newest)
+
+
+def _hold(found: Queue | Topic, from_: Place, clock: Clock | None) -> tuple[HeldRange, ...]:
+    if not isinstance(found, Topic) and found.read().version == 1:
+        return ()
+    try:
+        if isinstance(found, Topic):
+            return hold_topic(found, from_, "latest", ttl=_TTL, purpose=_PURPOSE).partitions
+        return (hold_range(found, from_, "latest", ttl=_TTL, purpose=_PURPOSE, clock=clock),)
+    except Denied as error:
+        raise Denied(
+            f"{error}. Spark's driver writes a hold into the manifest. If you may only read, use "
+            "`forebay.runtime.spark.read` with hold_for=0"
+        ) from error
 
 
 def count_entries(

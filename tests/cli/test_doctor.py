@@ -58,6 +58,13 @@ def test_python_of_spark_without_forebay_fails_and_says_what_to_type(bare_python
     assert status == 1
 
 
+def test_drivers_python_without_forebay_is_named_with_its_own_variable(bare_python: str) -> None:
+    status, out = run_doctor(PYSPARK_DRIVER_PYTHON=bare_python, PYSPARK_PYTHON=sys.executable)
+    (failed,) = [line for line in out.splitlines() if line.startswith("FAILED")]
+    assert f"export PYSPARK_DRIVER_PYTHON={sys.executable}, or unset PYSPARK_DRIVER_PYTHON" in failed
+    assert status == 1
+
+
 def test_without_a_setting_the_python_that_spark_finds_on_the_path_is_asked(bare_python: str) -> None:
     folder = str(Path(bare_python).parent)
     status, out = run_doctor(PATH=os.pathsep.join([folder, os.environ["PATH"]]))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader
 
+from forebay.buffer.topic import Topic
 from forebay.runtime.spark.options import Options
 from forebay.runtime.spark.reading.filters import may_match
 from forebay.runtime.spark.reading.listing import ReadRange, list_batches, list_parts, open_source
@@ -25,13 +26,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _RANGE = ("startingSequence", "startingTime", "group", "endingSequence", "endingTime")
-_KNOWN = (*_RANGE, "plannedParts", *SIZING_OPTIONS, "holdSeconds", "manifestPath", "onCorrupt", "pushFilters")
+_KNOWN = (*_RANGE, *SIZING_OPTIONS, "holdSeconds", "manifestPath", "onCorrupt", "pushFilters")
+_INTERNAL = ("plannedParts",)
+_INSTEAD = {
+    "startingOffsets": "it is for streams. In a batch read, use startingSequence or startingTime",
+    "endingOffsets": "use endingSequence or endingTime instead",
+}
 _HOLD_SECONDS = 1800
 
 
 def open_reader(given: Mapping[str, str], schema: StructType) -> BatchReader:
     """Return a reader that takes filters only if asked to: Spark refuses one where the session does not allow it."""
-    options = Options(given, _KNOWN)
+    options = Options(given, _KNOWN, internal=_INTERNAL, instead=_INSTEAD)
     if not options.flag("pushFilters", default=False):
         return BatchReader(options, schema)
     check_filters()
@@ -64,7 +70,9 @@ class BatchReader(Shipped, DataSourceReader):
     def partitions(self) -> list[Task]:
         """Plan the tasks: which batches are there, and a hold on them."""
         source = open_source(self._store, self._manifest_path, must_exist=True)
-        rows = Rows(self._schema, self._range.times, source.schema)  # before there is a hold that would stay
+        is_topic = isinstance(source.found, Topic)
+        # before there is a hold that would stay
+        rows = Rows(self._schema, self._range.times, source.schema, is_topic=is_topic)
         if self._parts is None:
             pieces = list_batches(source, self._range, hold_seconds=self._hold_seconds)
         else:

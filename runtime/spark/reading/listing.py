@@ -15,6 +15,7 @@ from forebay.buffer.manifest.schemas import Schemas
 from forebay.buffer.read.descriptors import descriptors_between
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import in_parallel
+from forebay.runtime.spark.options import naming_credentials
 from forebay.runtime.spark.reading.plan import Piece, SourceBuffer
 from forebay.runtime.spark.reading.times import TimeRange
 
@@ -77,7 +78,8 @@ def open_source(store: ObjectStore, manifest_path: str, *, must_exist: bool) -> 
         NotFound: `must_exist` is set, and there is neither a buffer nor a topic.
         Corrupt: its schema is damaged or missing.
     """
-    found = open_buffer_or_topic(store, manifest_path, must_exist=must_exist, role="spark")
+    with naming_credentials():
+        found = open_buffer_or_topic(store, manifest_path, must_exist=must_exist, role="spark")
     seen = found.record if isinstance(found, Topic) else found.last_seen()
     ids = () if seen is None else seen.schemas
     return Source(found, Schemas(store, clock=SystemClock()).load(ids[-1]) if ids else None)
@@ -153,8 +155,7 @@ def _look(queue: Queue, wanted: ReadRange, hold_seconds: float) -> tuple[list[Ba
         held = hold_range(queue, from_, upto, ttl=hold_seconds, purpose="a batch read by Spark")
     except Denied as error:
         raise Denied(
-            f"{error}. A batch read writes a hold into the manifest, so that nothing it reads is swept meanwhile; "
-            "with the option holdSeconds=0 it does without, and with rights to read alone"
+            f"{error}. A batch read writes a hold into the manifest. If you may only read, set the option holdSeconds=0"
         ) from error
     with held:
         return list(held.descriptors()), held.hand_over()

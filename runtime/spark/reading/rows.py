@@ -11,7 +11,7 @@ from forebay.buffer.base.errors import InvalidInput, Unsupported
 from forebay.buffer.format.parquet import DecodedRows
 from forebay.buffer.format.schema import RESERVED
 from forebay.buffer.read.records import RECORDS_SCHEMA, record_columns
-from forebay.runtime.spark.types import arrow_schema, decoded_field, spark_schema
+from forebay.runtime.spark.types import arrow_schema, decoded_field, spark_schema, spark_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -44,6 +44,16 @@ def columns_of(schema: pa.Schema | None) -> StructType:
     return spark_schema(pa.schema([*schema, *added]))
 
 
+def _list_columns(schema: pa.Schema | None, *, is_topic: bool) -> str:
+    shown = [f"{field.name} {field.dataType.simpleString()}" for field in columns_of(schema)]
+    return ", ".join([*shown, f"{_PARTITION} int"] if is_topic else shown)
+
+
+def _is_of_bytes(asked: pa.Schema) -> bool:
+    """Whether these are columns of a buffer of bytes, as a stream has that started before anything was written."""
+    return _VALUE in asked.names and set(asked.names) <= {*RECORDS_SCHEMA.names, _PARTITION}
+
+
 class Rows:
     """Makes rows of the columns asked for. Pickles: each task gets one.
 
@@ -51,13 +61,20 @@ class Rows:
         asked: the columns that Spark wants, in order.
         times: the rows that belong to it.
         schema: the newest schema of a typed buffer; None for a buffer of bytes.
+        is_topic: whether it is a topic, for the error that lists the columns.
 
     Raises:
         InvalidInput: a column that is asked for is not there, or has another type.
     """
 
     def __init__(
-        self, asked: StructType, times: TimeRange, schema: pa.Schema | None = None, *, max_rows: int = _MAX_ROWS
+        self,
+        asked: StructType,
+        times: TimeRange,
+        schema: pa.Schema | None = None,
+        *,
+        is_topic: bool = False,
+        max_rows: int = _MAX_ROWS,
     ) -> None:
         self._shown = dict(zip(_ADDED, _ADDED if schema is None else RESERVED, strict=True))
         self._schema = arrow_schema(asked)
@@ -66,6 +83,12 @@ class Rows:
         kept = pa.schema([RECORDS_SCHEMA.field(_VALUE)]) if schema is None else schema
         added = {self._shown[name]: RECORDS_SCHEMA.field(name).type for name in _ADDED}
         added.setdefault(_PARTITION, pa.int32())
+        if schema is not None and _is_of_bytes(self._schema):
+            raise InvalidInput(
+                f"there is no column {_VALUE} of bytes: there are rows of a schema, whose columns are "
+                f"{_list_columns(schema, is_topic=is_topic)}. If this stream started before the first row was written, "
+                "start it again and select from these columns; if you use .schema(…), name some of them there"
+            )
         decoded = []
         for field in self._schema:
             if field.name in kept.names:
@@ -74,10 +97,9 @@ class Rows:
                 except InvalidInput as error:
                     raise InvalidInput(f"{error}: ask for it as it is, and cast in a select") from None
             elif added.get(field.name) != field.type:
-                names = ", ".join(f"{found.name} {found.dataType.simpleString()}" for found in columns_of(schema))
                 raise InvalidInput(
-                    f"column {field.name} {spark_schema(pa.schema([field]))[0].dataType.simpleString()} is not there; "
-                    f"the columns are {names}, and {_PARTITION} int: leave some out, and cast in a select"
+                    f"there is no column {field.name} {spark_type(field.type).simpleString()}; the columns are "
+                    f"{_list_columns(schema, is_topic=is_topic)}: correct its name or its type in .schema(…)"
                 )
         self._decoded = pa.schema(decoded)
         self._is_typed = schema is not None

@@ -17,7 +17,7 @@ from forebay.buffer.either.dispatch import open_buffer_or_topic
 from forebay.buffer.read.ahead import size_of
 from forebay.buffer.topic import Topic
 from forebay.buffer.topic.topic import in_parallel
-from forebay.runtime.spark.options import Options
+from forebay.runtime.spark.options import Options, naming_credentials
 from forebay.runtime.spark.reading.claimed_buffers import ClaimedBuffers
 from forebay.runtime.spark.reading.offsets import Position, from_json, to_json
 from forebay.runtime.spark.reading.plan import SIZING_OPTIONS, Piece, Sizing, Task
@@ -47,6 +47,9 @@ _TELL_SECONDS = 60.0
 
 _LIMITS = ("maxBatchesPerTrigger", "maxBytesPerTrigger")
 _KNOWN = (*SIZING_OPTIONS, *_LIMITS, "failOnDataLoss", "group", "manifestPath", "onCorrupt", "startingOffsets")
+_INSTEAD = dict.fromkeys(
+    ("startingSequence", "startingTime"), "it is for batch reads. In a stream, use startingOffsets"
+)
 
 
 class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -57,7 +60,7 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType, *, clock: Clock | None = None) -> None:
-        options = Options(given, _KNOWN)
+        options = Options(given, _KNOWN, instead=_INSTEAD)
         self._clock = clock or SystemClock()
         self._store = options.open_store()
         self._manifest_path = options.manifest_path
@@ -194,7 +197,8 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return True
 
     def _open_source(self, *, must_exist: bool) -> Queue | Topic:
-        return open_buffer_or_topic(self._store, self._manifest_path, must_exist=must_exist, role="spark")
+        with naming_credentials():
+            return open_buffer_or_topic(self._store, self._manifest_path, must_exist=must_exist, role="spark")
 
     @property
     def _starts_at(self) -> str | int | None:

@@ -58,7 +58,7 @@ class StreamRows:
         if self._rows is None or ids != self._ids:
             schemas = Schemas(source.store, clock=SystemClock())
             newest = schemas.load(ids[-1]) if ids else None
-            self._rows = Rows(self._asked, TimeRange(), newest)
+            self._rows = Rows(self._asked, TimeRange(), newest, is_topic=isinstance(source, Topic))
             self._ids = ids
             if newest is not None and self._schema_id is not None and self._schema_id in ids[:-1]:
                 self._warn(source.store.url, compare_schemas(schemas.load(self._schema_id), newest), newest)

@@ -70,8 +70,8 @@ def _check_rows(schema: StructType, rows: RowFormat, key_column: str | None, url
             _expect(name, each.dataType, (BinaryType, StringType), "binary or string", url)
         elif name not in held.names:
             raise InvalidInput(
-                f"{url}: there is no column {name}; there are {', '.join(held.names)}, and {_METADATA}: drop it, or "
-                "evolve the buffer's schema"
+                f"{url}: there is no column {name}; the columns are {', '.join(held.names)}, and {_METADATA}: drop it, "
+                "or evolve the buffer's schema"
             )
         else:
             given = asked.field(name).type

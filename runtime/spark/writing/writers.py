@@ -22,7 +22,7 @@ from forebay.buffer.topic import Topic
 from forebay.buffer.topic.schemas import open_topic_format
 from forebay.buffer.topic.topic import in_parallel
 from forebay.buffer.write.formats import open_format
-from forebay.runtime.spark.options import Options
+from forebay.runtime.spark.options import Options, naming_credentials
 from forebay.runtime.spark.shipping import Shipped
 from forebay.runtime.spark.writing.commit import EpochCommitter, EpochRecord, commit_job
 from forebay.runtime.spark.writing.frame import check_frame
@@ -94,8 +94,8 @@ class StreamWriter(Shipped, DataSourceStreamArrowWriter):
         writer_id = options.text("writerId")
         if writer_id is None:
             raise InvalidInput(
-                f"{options.url}: a stream needs the option writerId, a lasting name of its own: by it, an epoch that "
-                "Spark repeats is known to be written"
+                f"{options.url}: a stream needs the option writerId: set it to a name that stays the same across "
+                "restarts, by which forebay writes each micro-batch once"
             )
         self._writer_id = check_name(writer_id, "writerId")
         self._job = _plan(options, schema, f"spark.{writer_id}")
@@ -120,7 +120,8 @@ class StreamWriter(Shipped, DataSourceStreamArrowWriter):
 
 def _plan(options: Options, schema: StructType, hold_id: str) -> WriteJob:
     store = options.open_store()
-    found = open_buffer_or_topic(store, options.manifest_path, role="spark")
+    with naming_credentials():
+        found = open_buffer_or_topic(store, options.manifest_path, role="spark")
     if isinstance(found, Topic):
         partitions, rows = found.partitions, open_topic_format(found, None, evolve=False)
     else:

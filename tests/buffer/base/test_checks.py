@@ -84,6 +84,8 @@ def test_zero_seconds_are_taken_only_where_they_mean_something() -> None:
     assert check_seconds(0, "grace", zero=True) == 0.0
     with pytest.raises(InvalidInput, match="positive"):
         check_seconds(0, "interval")
+    with pytest.raises(InvalidInput, match="grace must be 0 or a positive number of seconds, not -1"):
+        check_seconds(-1, "grace", zero=True)
 
 
 def test_whole_number_beyond_what_is_stored_names_the_bound() -> None:

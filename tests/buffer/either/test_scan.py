@@ -85,7 +85,7 @@ def test_only_the_named_columns_are_decoded_and_shown_in_that_order(store: Memor
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (["paeg"], "^there is no column paeg; there are id, page, _sequence"),
+        (["paeg"], "^there is no column paeg; the columns are id, page, _sequence"),
         ([], "at least one column"),
         (["id", "id"], "none twice"),
         ("id", r"write \['id'\]"),

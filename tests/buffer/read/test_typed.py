@@ -130,7 +130,7 @@ def test_columns_that_make_no_sense_are_refused(store: MemoryStore, columns: Any
 
 def test_column_that_is_not_there_is_refused_and_the_others_named(store: MemoryStore) -> None:
     fill(store, SCHEMA, {"id": 1})
-    with pytest.raises(InvalidInput, match="no column user; there are id, count"):
+    with pytest.raises(InvalidInput, match="no column user; the columns are id, count"):
         only(store, columns=["user"])
 
 

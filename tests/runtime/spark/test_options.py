@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 from spark_place import Place
 
-from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.base.errors import Denied, InvalidInput
 from forebay.buffer.producer import Producer
-from forebay.runtime.spark.options import Options
+from forebay.runtime.spark.options import Options, naming_credentials
 from forebay.runtime.spark.source import ForebaySource
 
 TOLD = "memory://lake is in the memory of one process, and Spark uses several: use file:// for tests"
@@ -51,6 +51,13 @@ def test_url_may_be_written_as_spark_users_do(spark: SparkSession, place: Place,
     assert spark.read.format("forebay").load(str(tmp_path / "buffer")).count() == 2
 
 
+def test_credentials_are_asked_for_by_the_names_that_they_have_in_spark() -> None:
+    with pytest.raises(Denied, match=r"in storage_options\. In Spark, .*storage\.key"), naming_credentials():
+        raise Denied("s3://lake: no credentials; pass key and secret in storage_options")
+    with pytest.raises(Denied, match=r"^s3://lake: access denied$"), naming_credentials():
+        raise Denied("s3://lake: access denied")
+
+
 @pytest.mark.parametrize("way", ["read", "stream", "write", "write stream"])
 def test_reference_names_every_option(way: str) -> None:
     source, schema = ForebaySource({"url": "file:///nowhere", "zzz": "1"}), StructType()
@@ -64,6 +71,7 @@ def test_reference_names_every_option(way: str) -> None:
                 source.writer(schema, False)
             case _:
                 source.streamWriter(schema, False)
+    assert "plannedParts" not in str(refused.value), "forebay gives it itself"
     known = str(refused.value).partition("expected one of ")[2].partition(", or storage.*")[0].split(", ")
     documented = (Path(__file__).parents[3] / "docs" / "reference" / "spark.md").read_text()
     assert len(known) > 3

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from forebay.buffer.base.errors import Unsupported
 from forebay.runtime.spark import register
-from forebay.runtime.spark.python import check_python, python_of_discovery
+from forebay.runtime.spark.python import SparkPython, check_python, python_of_discovery
 
 
 @pytest.fixture
@@ -23,19 +23,19 @@ def bare_python(tmp_path: Path) -> str:
 
 
 def test_python_with_forebay_passes() -> None:
-    check_python(sys.executable)
+    check_python(SparkPython(sys.executable))
 
 
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({}, "python3"),
-        ({"PYSPARK_PYTHON": "a"}, "a"),
-        ({"PYSPARK_PYTHON": "a", "PYSPARK_DRIVER_PYTHON": "b"}, "b"),
+        ({}, SparkPython("python3", "PYSPARK_PYTHON")),
+        ({"PYSPARK_PYTHON": "a"}, SparkPython("a", "PYSPARK_PYTHON")),
+        ({"PYSPARK_PYTHON": "a", "PYSPARK_DRIVER_PYTHON": "b"}, SparkPython("b", "PYSPARK_DRIVER_PYTHON")),
     ],
 )
 def test_python_is_the_one_that_spark_takes(
-    variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+    variables: dict[str, str], expected: SparkPython, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         monkeypatch.delenv(name, raising=False)
@@ -47,7 +47,13 @@ def test_python_is_the_one_that_spark_takes(
 @pytest.mark.parametrize("command", ["no-such-python", "/bin/false"])
 def test_command_that_is_no_python_says_what_to_type(command: str) -> None:
     with pytest.raises(Unsupported, match=f"{command}.*export PYSPARK_PYTHON={re.escape(sys.executable)}"):
-        check_python(command)
+        check_python(SparkPython(command))
+
+
+def test_advice_names_the_variable_that_spark_took_the_python_from() -> None:
+    advice = f"export PYSPARK_DRIVER_PYTHON={re.escape(sys.executable)}, or unset PYSPARK_DRIVER_PYTHON"
+    with pytest.raises(Unsupported, match=f"no-such-python.*{advice}"):
+        check_python(SparkPython("no-such-python", "PYSPARK_DRIVER_PYTHON"))
 
 
 def test_registering_with_a_session_whose_python_has_no_forebay_says_what_to_type(

@@ -113,7 +113,12 @@ def test_group_that_has_not_acknowledged_anything_is_read_from_its_start(store: 
         ({"startingSequence": -1}, "startingSequence must be a whole number"),
         ({"startingTime": "yesterday"}, "'yesterday' is not a position"),
         ({"startingTime": "2026-01-31T12:00:00"}, "has no zone"),
-        ({"startingSequence": 8, "endingSequence": 2}, "there is nothing from 8 up to 2"),
+        (
+            {"startingSequence": 8, "endingSequence": 2},
+            "there is nothing from 8 up to 2; .* 0 to 9: choose another",
+        ),
+        ({"startingOffsets": 1}, "option startingOffsets cannot be used here: .*use startingSequence or startingTime"),
+        ({"endingOffsets": 1}, "option endingOffsets cannot be used here: use endingSequence or endingTime"),
         ({"onCorrupt": "ignore"}, "option onCorrupt must be one of fail, skip"),
         ({"pushFilters": "yes"}, "option pushFilters must be one of true, false"),
         ({"maxPartitionBytes": 0}, "maxPartitionBytes must be a whole number of at least 1"),

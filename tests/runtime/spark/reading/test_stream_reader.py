@@ -214,6 +214,11 @@ def test_unnamed_consumer_streams_without_a_group(store: MemoryStore) -> None:
     [
         ({"startingOffsets": "7"}, InvalidInput, "start must be a sequence from 0 to 6, not 7"),
         ({"startingOffsets": "soon"}, InvalidInput, "'soon' is not a position"),
+        (
+            {"startingTime": "2026-01-31"},
+            InvalidInput,
+            "option startingTime cannot be used here.*use startingOffsets",
+        ),
         ({"startingoffset": "1"}, InvalidInput, "did you mean 'startingOffsets'"),
         ({"failOnDataLoss": "maybe"}, InvalidInput, "option failOnDataLoss must be one of true, false"),
         ({"maxBatchesPerTrigger": "0"}, InvalidInput, "maxBatchesPerTrigger must be a whole number of at least 1"),

@@ -132,9 +132,19 @@ def test_query_that_starts_again_with_the_new_columns_shows_them_and_warns_of_no
 
 
 def test_query_with_columns_that_are_not_there_makes_no_group(store: MemoryStore) -> None:
-    reader = stream_reader(store, ALL)
-    with pytest.raises(
-        InvalidInput, match="column sequence bigint is not there; the columns are user int, page string"
-    ):
+    reader = stream_reader(store, StructType([StructField("users", IntegerType())]))
+    with pytest.raises(InvalidInput, match="there is no column users int; the columns are user int, page string"):
         reader.initialOffset()
     assert head_of(store).groups == {}
+
+
+def test_query_that_waited_for_bytes_and_gets_rows_is_told_to_start_again_and_can_with_its_checkpoint() -> None:
+    store = new_store()
+    waiting = stream_reader(store, ALL)
+    start = waiting.initialOffset()
+    produce(store, {"user": 1, "page": "/"})
+    with pytest.raises(InvalidInput, match=r"rows of a schema, whose columns are user int, page.*start it again"):
+        plan(waiting, start)
+    assert head_of(store).groups == {}
+    again = stream_reader(store, ASKED)
+    assert shown(again, start, plan(again, start)) == [{"user": 1, "page": "/"}]

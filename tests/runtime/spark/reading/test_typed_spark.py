@@ -112,10 +112,11 @@ def test_schema_takes_some_columns_in_another_order_and_a_wider_type(spark: Spar
     [
         (
             "users bigint",
-            "column users bigint is not there; the columns are user bigint, page string, _sequence bigint",
+            "there is no column users bigint; the columns are user bigint, page string, _sequence bigint",
         ),
         ("user string", "column user: expected bigint, and string was asked for"),
-        ("sequence bigint", "column sequence bigint is not there"),
+        ("sequence bigint", r"there is no column sequence bigint.*correct its name or its type in \.schema"),
+        ("value binary", "there is no column value of bytes: there are rows of a schema"),
     ],
 )
 def test_column_that_the_buffer_does_not_have_is_refused_by_name(

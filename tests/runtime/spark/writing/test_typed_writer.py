@@ -72,7 +72,7 @@ def test_narrower_types_are_cast_and_missing_columns_are_null(spark: SparkSessio
     [
         ("cast(id as string) as user", "column user: expected bigint, and string was given"),
         ("cast(id as double) as user", "column user: expected bigint, and double was given"),
-        ("id as user, id as users", "there is no column users; there are user, page, and _call_metadata"),
+        ("id as user, id as users", "there is no column users; the columns are user, page, and _call_metadata"),
         ("cast(id as string) as page", "the frame has no column user, which is required"),
         ("id as user, id as _call_metadata", "column _call_metadata is bigint; expected binary or string"),
     ],
