@@ -218,7 +218,7 @@ class _Lines:
             return converted.table
         at = min(converted.failures)
         before = self._converted + at
-        said = str(converted.failures[at]).removeprefix("row 0, ")  # each line is a call of one row
+        said = str(converted.failures[at]).removeprefix("row 0, ").rstrip(".")  # each line is a call of one row
         what = f"{self._noun} {before + 1}"
         self.misfit = InvalidInput(
             f"{what}, {said}. All {self._noun}s before it are durable; it and those after it were not written. Correct "
