@@ -39,7 +39,7 @@ _FOOTER_BYTES = 7
 def run(bench: Bench) -> None:
     with open_places() as places:
         for place in places:
-            for length, least in ((1024, 0.9), (100, 0.85)):
+            for length, least in ((1024, 0.9), (100, 0.8)):
                 _Reading(bench, place, length, least).run()
         for place in places:
             for profile in ("native", "opendata"):

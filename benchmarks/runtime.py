@@ -76,7 +76,6 @@ class _Reading:
     def __init__(self, bench: Bench, place: Place, length: int) -> None:
         self._bench = bench
         self._place = place
-        self._length = length
         self._name = f"{place.name}, {'1 KiB' if length == 1024 else f'{length} B'}"
         self._folder = f"runtime-{length}"
         self._store = place.open(self._folder)
@@ -118,7 +117,7 @@ class _Reading:
         self._bench.require(
             f"{self._name}, null sink, of the ceiling (median of {_WORKERS} workers)",
             statistics.median(shares),
-            least=0.85 if self._length == 1024 else 0.7,
+            least=0.85,
         )
 
     def _ideal(self, pool: ThreadPoolExecutor) -> None:

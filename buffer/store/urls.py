@@ -29,6 +29,16 @@ _EXPECTED = (
     "memory://name, file:///folder, s3://bucket/folder, gs://bucket/folder, az://container/folder, or a local path"
 )
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
+_WHY_NOT = {
+    **dict.fromkeys(
+        ("dbfs", "ftp", "hdfs", "sftp", "viewfs", "webhdfs"),
+        ", since it cannot replace a file only if nobody has changed it, which forebay relies on",
+    ),
+    **dict.fromkeys(
+        ("http", "https"),
+        ": for an S3 server, write s3://bucket/folder and pass this address as the storage option endpoint_url",
+    ),
+}
 _LOCAL = frozenset({"memory", "file"})
 _REMOTE = frozenset({"s3", "gs", "az"})
 _AZURE_ACCOUNT = re.compile(r"([a-z0-9$-]+)@([a-z0-9]+)\.(?:dfs|blob)\.core\.windows\.net")
@@ -111,7 +121,10 @@ def _parse(url: str) -> Location:
             "not in the URL. Only az:// names an account: abfss://container@account.dfs.core.windows.net/folder"
         )
     if scheme not in _LOCAL | _REMOTE:
-        raise Unsupported(f"{_hide_secrets(url)}: there is no store for {scheme}://; expected one of {_EXPECTED}")
+        raise Unsupported(
+            f"{_hide_secrets(url)}: there is no store for {scheme}://{_WHY_NOT.get(scheme, '')}; "
+            f"expected one of {_EXPECTED}"
+        )
     if "?" in url or "#" in url:
         raise InvalidInput(f"the URL {_hide_secrets(url)} must not have a '?' or '#'; pass options as storage_options")
     if scheme == "file":

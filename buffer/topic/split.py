@@ -79,8 +79,10 @@ def split_rows(rows: Rows, column: str, partitions: int, schema: pa.Schema) -> d
     bytes of a binary column are base64 text, so that each form of a row goes to the same partition.
 
     Raises:
-        InvalidInput: a row has no value there, or one of another type; or there are no rows.
+        InvalidInput: there is no such column; a row has no value there, or one of another type; or there are no rows.
     """
+    if column not in schema.names:
+        raise InvalidInput(f"there is no column {column}, which key_column names; there are {', '.join(schema.names)}")
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
     if isinstance(rows, pa.Table):
@@ -91,7 +93,7 @@ def split_rows(rows: Rows, column: str, partitions: int, schema: pa.Schema) -> d
                 f"the rows cannot be split by column {column}, which must be text, bytes or integers: {error}"
             ) from error
         return _not_empty(found_tables)
-    is_base64 = column in schema.names and _is_binary(schema.field(column).type)
+    is_base64 = _is_binary(schema.field(column).type)
     listed: Sequence[Any] = rows if isinstance(rows, list | tuple) else [rows]
     found: dict[int, list[Any]] = {}
     for number, row in enumerate(listed):

@@ -16,7 +16,7 @@ from forebay.cli.output import write_json, write_line, write_note
 from forebay.cli.target import json_option, open_log, storage_option
 
 if TYPE_CHECKING:
-    from forebay.buffer.eventlog import EventLog, Record
+    from forebay.buffer.eventlog import Description, EventLog, Record
 
 _log_argument = click.argument("log", envvar="FOREBAY_EVENT_LOG")
 _topic_option = click.option(
@@ -54,6 +54,8 @@ def tail_events(
     """Print the newest events of each partition of a topic."""
     with open_log(log, storage_options) as opened:
         marks = opened.high_water_marks(topic)
+        if not any(marks) and not follow:
+            _check_exists(opened)
         for partition, end in enumerate(marks):
             after = max(-1, end - wanted - 1)
             for record in opened.read_range(topic, after=after, limit=end - after - 1, partition=partition):
@@ -70,9 +72,7 @@ def tail_events(
 def describe(*, log: str, storage_options: dict[str, Any], topic: str, as_json: bool) -> None:
     """Show where a log is, its size, and how many events were ever appended to a topic."""
     with open_log(log, storage_options) as opened:
-        described = opened.describe()
-        if described.size_bytes == 0:
-            raise NotFound(f"there is no event log at {opened.url}: check its URL, or append an event first")
+        described = _check_exists(opened)
         found = {**asdict(described), "topic": topic, "next_offsets": opened.high_water_marks(topic)}
     if as_json:
         write_json(found)
@@ -112,6 +112,13 @@ def history(*, log: str, location: str, storage_options: dict[str, Any], topic: 
             f"{log}: nothing is recorded about {location}: do collector and runtime use this event log (--events)?"
         )
     return 0 if known else 1
+
+
+def _check_exists(log: EventLog) -> Description:
+    described = log.describe()
+    if described.size_bytes == 0:
+        raise NotFound(f"there is no event log at {log.url}: check its URL, or append an event first")
+    return described
 
 
 def _follow(log: EventLog, topic: str, starts: dict[int, int], *, as_json: bool) -> None:

@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -53,9 +53,22 @@ class _Sink(Struct, forbid_unknown_fields=True):
     function: str | None = None
     by_date: bool | str = False
     merge_schema: bool = False
+    evolve: bool = False
     in_order: bool = False
     combine_bytes: int | None = None
     combine_seconds: float | None = None
+
+
+_ONLY_FOR: Final = {
+    "url": ("parquet", "delta", "buffer"),
+    "table": ("iceberg",),
+    "catalog": ("iceberg",),
+    "function": ("function",),
+    "in_order": ("function",),
+    "by_date": ("parquet",),
+    "merge_schema": ("delta", "iceberg"),
+    "evolve": ("buffer",),
+}
 
 
 class _Decoder(Struct, forbid_unknown_fields=True):
@@ -125,6 +138,13 @@ def read_job(path: Path, storage_options: dict[str, Any]) -> Job:
 
 
 def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any], *, is_dry_run: bool = False) -> Sink:
+    if wanted.kind not in ("parquet", "delta", "iceberg", "buffer", "function"):
+        raise InvalidInput(
+            f"{path}: the kind of [sink] must be parquet, delta, iceberg, buffer or function, not {wanted.kind!r}"
+        )
+    for name, kinds in _ONLY_FOR.items():
+        if getattr(wanted, name) and wanted.kind not in kinds:
+            raise InvalidInput(f"{path}: a [sink] of kind {wanted.kind} has no setting {name}: remove it")
     settings: dict[str, Any] = {}
     if wanted.combine_bytes is not None or wanted.combine_seconds is not None:
         settings["combining"] = Combining(
@@ -139,17 +159,13 @@ def _make_sink(path: Path, wanted: _Sink, options: dict[str, Any], *, is_dry_run
         table, given = _needed(path, wanted.table, "table"), _needed(path, wanted.catalog, "catalog")
         catalog = open_catalog(given, read_only=True)[0] if is_dry_run else given
         return IcebergSink(catalog, table, merge_schema=wanted.merge_schema, **settings)
-    if wanted.kind not in ("parquet", "delta", "buffer"):
-        raise InvalidInput(
-            f"{path}: the kind of [sink] must be parquet, delta, iceberg, buffer or function, not {wanted.kind!r}"
-        )
     url = _needed(path, wanted.url, "url")
     options = options_for(url, options)
     if wanted.kind == "parquet":
         return ParquetSink(url, by_date=wanted.by_date, storage_options=options, **settings)
     if wanted.kind == "delta":
         return DeltaSink(url, merge_schema=wanted.merge_schema, storage_options=options, **settings)
-    return BufferSink(url, storage_options=options, **settings)
+    return BufferSink(url, evolve=wanted.evolve, storage_options=options, **settings)
 
 
 def _make_decoder(path: Path, wanted: _Decoder | None) -> Decoder:

@@ -11,19 +11,21 @@ import json
 import logging
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from forebay.buffer.base.errors import Denied, ForebayError, Unavailable
+from forebay.buffer.base.errors import Denied, Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from forebay.buffer.base.process import Process
 
-_HINTS: dict[type[ForebayError], str] = {
-    Denied: "check the credentials: --option key=… --option secret=…, or the environment",
-    Unavailable: "check the network, and --option endpoint_url=… if the store is not at its usual place",
+_CREDENTIALS: Final = {
+    "s3": "--option key=… --option secret=…",
+    "gs": "--option service_account_path=…",
+    "az": "--option account_name=… --option account_key=…",
 }
+_NETWORK: Final = "check the network, and --option endpoint_url=… if the store is not at its usual place"
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Every control character but tab and newline: C0, DEL and C1."""
@@ -70,8 +72,16 @@ def write_note(text: str) -> None:
 
 def write_error(error: Exception, hint: str = "") -> None:
     """Write an error as one line, with a hint where there is one."""
-    hint = hint or next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
+    hint = hint or _hint_for(error)
     write_note(f"error: {' '.join(str(error).split())}{f' ({hint})' if hint else ''}")
+
+
+def _hint_for(error: Exception) -> str:
+    """What to check if a remote store failed, in options of its kind; nothing for folders, memory and other errors."""
+    remote = re.search(r"\b(s3|gs|az)://", str(error))
+    if remote and isinstance(error, Denied):
+        return f"check the credentials: {_CREDENTIALS[remote[1]]}, or the environment"
+    return _NETWORK if remote and isinstance(error, Unavailable) else ""
 
 
 def write_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

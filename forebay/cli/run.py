@@ -63,6 +63,7 @@ a job:
   # catalog = { type = "rest", uri = "http://127.0.0.1:8181" }   # its properties
   # by_date = true                           # Parquet: folders by the date of ingestion, or by_date = "column"
   # merge_schema = true                      # Delta, Iceberg: add columns that the table does not have
+  # evolve = true                            # buffer: make a new target typed, and widen its schema, as the source is
   # combine_bytes = 134217728                # maximum bytes of the batches in one commit
   # combine_seconds = 60                     # maximum wait for more batches, in seconds
 

@@ -26,12 +26,14 @@ partitions could not be read."""
 )
 @takes_url
 @json_option
-@click.option("--shallow", is_flag=True, help="Look for batches in a listing instead of reading them.")
-def verify(target: Target, as_json: bool, shallow: bool) -> int:
+@click.option(
+    "--deep/--shallow",
+    default=True,
+    help="Read and decode every batch, which is the default; or only look for the batches in a listing.",
+)
+def verify(target: Target, as_json: bool, deep: bool) -> int:
     """Check that everything a buffer or topic lists is there and intact. Changes nothing."""
-    report = verify_buffer(
-        target.open(), deep=not shallow, manifest_path=target.manifest_path, data_prefix=target.data_prefix
-    )
+    report = verify_buffer(target.open(), deep=deep, manifest_path=target.manifest_path, data_prefix=target.data_prefix)
     parts = list(report.partitions)
     if not parts or any(found.key.startswith("schemas/") for found in report.findings):
         parts.append(replace(report, partitions=()))  # of a topic, only if something of its own is damaged

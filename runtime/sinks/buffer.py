@@ -225,7 +225,7 @@ def _calls(rows: pa.Table, producer: Producer, commit: Commit) -> list[tuple[byt
     if "value" not in rows.column_names and any(batch.schema is not None for batch in commit.batches):
         raise InvalidInput(
             f"it holds bytes or nothing yet, and {commit.url} holds rows of a schema: copy them to a typed buffer, or "
-            "to a new one with evolve=True"
+            "to a new one with evolve=True (in a job file: evolve = true)"
         )
     if "value" not in rows.column_names:
         raise InvalidInput(f"rows to copy need the column value, and these have {', '.join(rows.column_names)}")

@@ -280,7 +280,9 @@ def test_events_are_listed_described_and_found_by_object(tmp_path: Path, shown: 
     assert json.loads(shown("events", "tail", place, "-n", "1", "--json"))["payload"]["group"] == "etl"
     assert shown("events", "tail", f"sqlite://{place}", "--topic", "orders").split()[-2:] == ["made", "01"]
     assert json.loads(shown("events", "describe", place, "--json"))["next_offsets"] == [2]
-    shown("events", "describe", str(tmp_path / "not-there.db"), status=2)
+    for command in ("describe", "tail"):
+        shown("events", command, str(tmp_path / "not-there.db"), status=2)
+    assert shown("events", "tail", place, "--topic", "empty") == ""
     history = shown("objects", "history", place, "s3://lake/clicks/data/1.batch")
     assert "delete.started" in history
     assert "object:" not in history

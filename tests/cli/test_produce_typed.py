@@ -81,10 +81,13 @@ def test_line_that_does_not_fit_is_named_and_all_before_it_are_durable(
         ("", "expected exactly one JSON object"),
         ('{"id": 1} {"id": 2}', "expected exactly one JSON object"),
         ('{"id": 1, "id": 2}', "column id: expected each key once"),
+        ('{"at": "2026-01-31T12:00:00"}', "column at: expected timestamp[us, tz=UTC], found str '2026-01-31T12:00:00'"),
     ],
 )
 def test_each_misfit_is_told_with_its_line(line: str, error: str, typed: str, tmp_path: Path, told: Told) -> None:
-    assert f"error: line 1, {error}" in told("produce", typed, write(tmp_path / "lines", line))
+    text = told("produce", typed, write(tmp_path / "lines", line))
+    assert f"error: line 1, {error}" in text
+    assert ".. All lines before it are durable" not in text
     assert len(rows_in(typed)) == 2
 
 

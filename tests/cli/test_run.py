@@ -97,6 +97,18 @@ def test_job_copies_into_a_buffer_and_calls_a_function(
     assert sum(sys.modules["my_sink"].seen) == 10
 
 
+def test_job_copies_rows_into_a_new_buffer_that_follows_the_schema_of_the_source(tmp_path: Path) -> None:
+    source, target = f"file://{tmp_path}/source", f"file://{tmp_path}/target"
+    path = job(tmp_path, source, f'[sink]\nkind = "buffer"\nurl = "{target}"\nevolve = true\n')
+    schema = pa.schema([("id", pa.int64())])
+    for wider in (schema, schema.append(pa.field("page", pa.string()))):
+        with forebay.Producer(source, schema=wider, evolve=True) as producer:
+            producer.produce({"id": 1})
+        assert main(["run", path, "--until-caught-up"]) == 0
+        with forebay.Producer(target) as producer:
+            assert producer.schema == wider
+
+
 def test_storage_options_are_for_the_stores_that_take_some(tmp_path: Path, url: str) -> None:
     sink = f'[sink]\nkind = "parquet"\nurl = "file://{tmp_path}/out"\n'
     letters = f'[dead_letters]\nurl = "file://{tmp_path}/dead"\n'
@@ -156,6 +168,11 @@ def test_row_of_a_typed_source_that_the_table_refuses_becomes_a_letter_that_can_
         ("[[sources]]\nurl = 'memory://x'\nspeed = 1\n[sink]\nkind = 'parquet'", "unknown field `speed`"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'kafka'\nurl = 'x'", "not 'kafka'"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'parquet'", "[sink] has no url"),
+        (
+            "[[sources]]\nurl='memory://x'\n[sink]\nkind='parquet'\nurl='x'\nevolve=true",
+            "parquet has no setting evolve",
+        ),
+        ("[[sources]]\nurl='memory://x'\n[sink]\nkind='delta'\nurl='x'\nby_date=true", "delta has no setting by_date"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'icebrg'\ntable = 'a.b'", "not 'icebrg'"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'function'\nfunction = 'no.such:thing'", "cannot be loaded"),
         ("[[sources]]\nurl = 'memory://x'\n[sink]\nkind = 'function'\nfunction = 'json'", "module:function"),

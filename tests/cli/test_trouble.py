@@ -18,12 +18,13 @@ import pytest
 from patience import PATIENCE
 
 import forebay
-from forebay.buffer.base.errors import Denied, InvalidInput
+from forebay.buffer.base.errors import Denied, InvalidInput, Unavailable
 from forebay.buffer.format.batch import MAX_ENTRY_BYTES
 from forebay.buffer.store.base import Applied
 from forebay.buffer.store.memory import MemoryStore
 from forebay.cli import _COMMANDS, cli, main
 from forebay.cli.doctor import check_store
+from forebay.cli.output import write_error
 from forebay.cli.produce import read_frames, read_lines
 from forebay.testing import ManualClock, ThrottledStore
 
@@ -98,11 +99,35 @@ def test_denied_bucket_is_told_with_what_to_check(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def deny(store: MemoryStore, *_arguments: object, **_settings: object) -> None:
-        raise Denied(f"{store.url}: access was denied")
+        raise Denied(f"{store.url.replace('memory', 's3')}: access was denied")
 
     for method in ("get", "get_if_changed", "put", "create", "replace", "list", "delete"):
         monkeypatch.setattr(MemoryStore, method, deny)
     assert "check the credentials" in one_error(arguments, "memory://denied", capsys)
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (Denied("s3://lake/x: denied"), "--option key=… --option secret=…, or the environment"),
+        (Denied("gs://lake/x: denied"), "--option service_account_path=…, or the environment"),
+        (Denied("az://lake/x: denied"), "--option account_name=… --option account_key=…, or the environment"),
+        (Unavailable("az://lake/x: no answer"), "check the network"),
+    ],
+)
+def test_hint_names_options_of_the_store_that_failed(
+    error: Exception, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_error(error)
+    assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [Denied("file:///x: denied"), Unavailable("file:///x: the disk is full")])
+def test_hint_speaks_of_no_credentials_or_network_where_there_are_none(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_error(error)
+    assert capsys.readouterr().err == f"error: {error}\n"
 
 
 @pytest.mark.parametrize("arguments", READING, ids=" ".join)

@@ -206,7 +206,8 @@ def test_manifest_with_a_schema_that_is_missing_is_dumped_all_the_same(shown: Sh
 # Integrity, migration
 
 
-def test_verify_decodes_rows(typed: str, shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("options", [[], ["--deep"]], ids=" ".join)
+def test_verify_decodes_rows(options: list[str], typed: str, shown: Shown, capsys: pytest.CaptureFixture[str]) -> None:
     """The object has the size and the checksum that are listed, and other columns than the schema."""
     assert "ok: 1 batch," in shown("verify", typed)
     store = open_store(typed)
@@ -217,7 +218,7 @@ def test_verify_decodes_rows(typed: str, shown: Shown, capsys: pytest.CaptureFix
     queue = Queue(store)
     queue.append([batch], version=2, schemas=queue.read().schemas)
     assert "ok: 2 batches" in shown("verify", typed, "--shallow")
-    assert main(["verify", typed]) == 1
+    assert main(["verify", typed, *options]) == 1
     assert f"corrupt: {location}: batch 1: " in capsys.readouterr().out
 
 

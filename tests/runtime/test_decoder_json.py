@@ -45,6 +45,12 @@ def test_entries_are_decoded_without_a_batch_too() -> None:
     assert decode.decode([]) == SCHEMA.empty_table()
 
 
+def test_time_without_a_zone_is_taken_as_utc() -> None:
+    columns = JsonLines(pa.schema([("at", pa.timestamp("us", tz="UTC"))]))
+    table = columns.decode([b'{"at": "2026-01-31T12:00:00"}', b'{"at": "2026-01-31T13:00:00+01:00"}'])
+    assert table["at"].to_pylist() == [datetime(2026, 1, 31, 12, tzinfo=UTC)] * 2
+
+
 def test_bad_entries_without_a_batch_are_all_named() -> None:
     with pytest.raises(BadEntry, match="entry 1 is not what was expected: it is not a JSON object") as raised:
         decode.decode([b"{}", b"no", b"{}", b'{"count": "x"}'])

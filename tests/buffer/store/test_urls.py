@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from forebay.buffer.base.errors import InvalidInput
+from forebay.buffer.base.errors import InvalidInput, Unsupported
 from forebay.buffer.store import open_store
 from forebay.buffer.store.urls import parse_url
 
@@ -79,6 +79,20 @@ def test_what_may_be_a_credential_is_refused_and_not_repeated(written: str) -> N
         parse_url(written)
 
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("hdfs://name/folder", "cannot replace a file only if nobody has changed it"),
+        ("sftp://host/folder", "cannot replace a file only if nobody has changed it"),
+        ("https://s3.example.com/bucket", r"write s3://bucket/folder .* endpoint_url"),
+        ("oss://bucket/folder", "expected one of memory://name"),
+    ],
+)
+def test_place_that_cannot_be_a_store_is_refused_and_says_why(written: str, said: str) -> None:
+    with pytest.raises(Unsupported, match=f"there is no store for.*{said}"):
+        open_store(written)
 
 
 @pytest.mark.parametrize("written", ["file://C:/folder", "file:///C:/folder", "C:\\folder", "c:/folder", "C:"])

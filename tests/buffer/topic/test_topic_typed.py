@@ -253,6 +253,16 @@ def test_row_without_a_key_is_refused_and_nothing_is_queued(store: MemoryStore, 
     assert rows_in(store) == []
 
 
+@pytest.mark.parametrize("rows", [{"id": 1}, b'{"id": 1}', pa.table({"id": [1]})])
+def test_key_column_that_the_topic_lacks_is_refused_and_its_columns_named(store: MemoryStore, rows: Any) -> None:
+    create_topic(store, 2, schema=PAGES)
+    with (
+        TopicProducer(store) as producer,
+        pytest.raises(InvalidInput, match=r"no column user.*there are id, page"),
+    ):
+        producer.produce(rows, key_column="user")
+
+
 def test_rows_with_wrong_offsets_are_not_split(store: MemoryStore) -> None:
     offsets = array("i", [0, 1 << 30, 10])
     page = pa.StringArray.from_buffers(2, pa.py_buffer(offsets), pa.py_buffer(b"x" * 10))

@@ -7,6 +7,7 @@ import pickle
 import threading
 from dataclasses import replace
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 from msgspec.structs import replace as change
@@ -144,9 +145,9 @@ def test_task_decodes_one_batch_ahead_of_what_spark_pulls(store: MemoryStore, mo
     decoded: SimpleQueue[int] = SimpleQueue()
     decode = FetchHandle.decode
 
-    def watch(self: FetchHandle, descriptor: BatchDescriptor, data: bytes | memoryview) -> Batch:
+    def watch(self: FetchHandle, descriptor: BatchDescriptor, data: bytes | memoryview, **settings: Any) -> Batch:
         decoded.put(descriptor.sequence)
-        return decode(self, descriptor, data)
+        return decode(self, descriptor, data, **settings)
 
     monkeypatch.setattr(FetchHandle, "decode", watch)
     reader = batch_reader(store, columns("value"), minPartitions=1)
