@@ -386,4 +386,7 @@ def _finish(worker: subprocess.Popen[str]) -> str:
 
 
 if __name__ == "__main__":
+    from memory import NoPandas
+
+    sys.meta_path.insert(0, NoPandas())  # forebay does not need it, and pyarrow imports it if it is there
     {"share": share, "hold": hold}[sys.argv[1]](sys.argv[2])
