@@ -134,7 +134,7 @@ def read_lines(lines: Iterable[bytes], source: str = "history") -> list[Operatio
                 unanswered.pop(call_id).update(fields)
         except (msgspec.MsgspecError, KeyError) as error:
             raise Corrupt(
-                f"{source}, line {number} is none of a journal: {line[:100]!r}"
+                f"{source}, line {number} is not a line of a journal: {line[:100]!r}"
                 "; give a journal that forebay.testing wrote"
             ) from error
     try:
@@ -211,7 +211,7 @@ def _check_log(operations: list[Operation]) -> Iterator[str]:
     appends: dict[str, Operation] = {}
     for operation in operations:
         if operation.kind == "append" and appends.setdefault(operation.value, operation) is not operation:
-            yield f"{operation} and {appends[operation.value]} append the same value: then nobody can tell them apart"
+            yield f"{operation} and {appends[operation.value]} append the same value, so they cannot be told apart"
     reads = [operation for operation in operations if operation.kind == "read" and operation.outcome == "ok"]
     contents: dict[int, tuple[str, ...]] = {}
     for read in reads:
@@ -222,9 +222,9 @@ def _check_log(operations: list[Operation]) -> Iterator[str]:
             if value not in appends:
                 yield f"{value} at {sequence} was never appended"
             elif appends[value].outcome == "failed":
-                yield f"{appends[value]} failed, and is there at {sequence}"
+                yield f"{appends[value]} failed, but its value is in the log at {sequence}"
             if value in places:
-                yield f"{value} is there twice, at {places[value]} and at {sequence}"
+                yield f"{value} is in the log twice, at {places[value]} and at {sequence}"
             places[value] = sequence
     yield from _check_moments(appends, reads, contents, places)
     yield from _check_order(appends.values(), contents)
@@ -244,7 +244,7 @@ def _check_moments(
 ) -> Iterator[str]:
     first, end = min(contents, default=0), max(contents, default=-1) + 1
     for sequence in sorted(set(range(first, end)) - contents.keys()):
-        yield f"nobody says what stands at {sequence}: a reader skipped it, or did not log what it acknowledged"
+        yield f"the batch at {sequence} is unknown: a reader skipped it, or did not log what it acknowledged"
     moments = {sequence: _Moment() for sequence in range(first, end + 1)}  # the last: values that nobody has read
     for append in appends.values():
         if append.value in places:
@@ -310,11 +310,11 @@ class _Reader:
     def check(self) -> Iterator[str]:
         for claim, following in zip(self._claims, self._claims[1:], strict=False):
             if claim.epoch == following.epoch:
-                yield f"two own epoch {claim.epoch}: {claim} and {following}"
+                yield f"two claims own epoch {claim.epoch}: {claim} and {following}"
         for operation in self._operations:
             number = self._numbers.get(operation.epoch)
             if number is None or operation.started < self._claims[number].ended:
-                yield f"{operation} is under an epoch that nobody was given yet"
+                yield f"{operation} uses an epoch that no claim had been given yet"
             elif operation.outcome == "ok":
                 self._done[number].append(operation)
             elif operation.outcome == "fenced":
@@ -340,7 +340,7 @@ class _Reader:
         for read in self._reads(number):
             place = _place(read)
             if following is not None and place is not None and place != following:
-                yield f"{read} begins at {place}, and the one before ended before {following}"
+                yield f"{read} begins at {place}, but the previous read ended before {following}"
             if place is not None:
                 following = place + len(read.batches)
 
@@ -381,14 +381,14 @@ class _Reader:
                 continue
             for operation in self._done[number]:
                 if operation.started > first.ended:
-                    yield f"{operation} was allowed after {first} was not"
+                    yield f"{operation} was allowed, though {first} had been fenced before it began"
             if not any(other.started <= first.ended for other in [*self._claims[number + 1 :], *self._ends]):
                 unexplained.append(first)
         # Each claim of unknown outcome may have fenced one of them.
         claims = sorted(claim.started for claim in self._unknown_claims)
         for number, fenced_first in enumerate(sorted(unexplained, key=lambda operation: operation.ended)):
             if number >= len(claims) or claims[number] > fenced_first.ended:
-                yield f"{fenced_first} was fenced by nobody"
+                yield f"{fenced_first} was fenced, but no claim explains it"
 
 
 def _place(read: Operation) -> int | None:

@@ -56,5 +56,5 @@ class LoopWaker:
         try:
             self.loop.call_soon_threadsafe(self, None)
         except RuntimeError:
-            _log.debug("an event loop was closed while a coroutine of it waited for room")
+            _log.debug("an event loop was closed while one of its coroutines waited for room")
         return False

@@ -207,7 +207,7 @@ class CoordinatorState:
                 # One call for all coroutines of a loop: each call wakes the loop through a socket.
                 loop.call_soon_threadsafe(_wake, wakers)
             except RuntimeError:
-                _log.debug("an event loop was closed while coroutines of it waited on %s", self.name)
+                _log.debug("an event loop was closed while some of its coroutines waited for %s", self.name)
 
 
 def _wake(wakers: list[LoopWaker]) -> None:

@@ -168,7 +168,7 @@ class LinesFile:
                 f"{self._path}: the end of the last line, of offset {self._next}, is damaged: replace the file's last "
                 "byte by a newline"
             )
-        _log.warning("%s: an append was interrupted; its last line is cut off", self._path)
+        _log.warning("%s: an earlier append was interrupted; cutting off its incomplete last line", self._path)
         os.ftruncate(self._fd, self._end)
 
     def _write(self, data: bytes) -> None:
@@ -239,7 +239,7 @@ class LinesFile:
         if not last.startswith(_start_of_line(offset)):
             self._forget()
             raise Corrupt(
-                f"{self._path}: by its place, the last line is of offset {offset}, but it begins with "
+                f"{self._path}: the last line should be that of offset {offset}, but it begins with "
                 f"{last[:60]!r}; restore the file"
             )
 

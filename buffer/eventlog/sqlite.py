@@ -154,7 +154,7 @@ class SqliteBackend(Backend):
         try:
             return sum(file.stat().st_size for file in files if file.exists())
         except OSError as error:  # SQLite removes these files when the last process closes the database
-            raise Unavailable(f"{self.url}: its size is not known now: {error}; try again") from error
+            raise Unavailable(f"{self.url}: its size could not be read: {error}; try again") from error
 
     def flush(self) -> None:
         """Checkpoint: everything committed is in the database file, and synced."""
@@ -185,7 +185,7 @@ class SqliteBackend(Backend):
     def _bounds_of(self, connection: sqlite3.Connection, place: int) -> Bounds:
         row = connection.execute(f"{_BOUNDS} WHERE id = ?", (place,)).fetchone()
         if row is None:
-            raise self._damaged("a partition that was there is gone")
+            raise self._damaged("a partition that existed is missing")
         return self._check_bounds(*row[1:])
 
     def _check_bounds(self, first: object, following: object) -> Bounds:
@@ -207,7 +207,7 @@ class SqliteBackend(Backend):
         # Rows written by releases that had no checksums have none.
         event = unseal_event(data, offset) if is_sealed(data) else data  # guard: verify the checksum of each event
         if event is None:
-            raise self._damaged(f"the event of offset {offset} is not what its checksum says")
+            raise self._damaged(f"the event of offset {offset} does not match its checksum")
         return event
 
     def _damaged(self, what: str) -> Corrupt:
@@ -315,7 +315,7 @@ class SqliteBackend(Backend):
 
     def _typed(self, error: sqlite3.Error | UnicodeDecodeError) -> ForebayError:
         if _tells_of_damage(error):
-            return Corrupt(f"{self.url} is damaged, or no event log: {error}. {_REMEDY}")
+            return Corrupt(f"{self.url} is damaged, or not an event log: {error}. {_REMEDY}")
         match _code(error):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return Unavailable(

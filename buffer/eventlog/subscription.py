@@ -269,7 +269,7 @@ class Subscription(Closing):
                 metrics.subscribers_lagged.add(1, {"buffer": self._backend.url})
                 raise Lagged(
                     f"{self._backend.url}: {waiting} events of topic {self._topic}, partition {partition}, wait for "
-                    f"this subscriber, and {self._depth} may: subscribe again after offset {place.last_given}",
+                    f"this subscriber; the maximum is {self._depth}. Subscribe again after offset {place.last_given}",
                     last={number: known.last_given for number, known in places.items()},
                 )
 

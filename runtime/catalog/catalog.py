@@ -156,7 +156,7 @@ class Catalog(Closing):
             while not pending.is_applied:
                 if follower.is_stopping:
                     raise Closed(
-                        f"{recorded}, but this catalog was closed before it showed it; open it again to read it"
+                        f"{recorded}, but this catalog was closed before it showed the change; open it again to read it"
                     )
                 if number not in follower.marks:
                     raise NotReady(

@@ -118,7 +118,7 @@ class Follower:
         try:
             return self._log.high_water_marks(self._topic)
         except ForebayError:
-            _log.warning("%s: high-water marks of %s are unknown", self._log.url, self._topic, exc_info=True)
+            _log.warning("%s: cannot read the high-water marks of %s", self._log.url, self._topic, exc_info=True)
             return []
 
     def _drop_foreign_snapshot(self, marks: list[int]) -> None:
@@ -158,7 +158,7 @@ class Follower:
             except Lagged as lag:
                 _log.info("%s; going on from there", lag)
             except Closed as closed:
-                _log.warning("%s was closed; the catalog of %s stands still", self._log.url, self._topic)
+                _log.warning("%s was closed; the catalog of %s no longer changes", self._log.url, self._topic)
                 with self.changed:
                     self.failure = closed
                     self.changed.notify_all()

@@ -212,7 +212,7 @@ class AwaitedSources:
         except NotReady:  # a topic that is being created
             source.wait_for_write()
         except TRANSIENT as error:
-            _log.warning("%s: looking for it again soon: %s", source.url, error)
+            _log.warning("%s: cannot be checked now; trying again soon: %s", source.url, error)
 
     def _wait(self, seconds: float) -> bool:
         """Wait, and return whether there is still something to wait for."""

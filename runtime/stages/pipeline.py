@@ -101,7 +101,7 @@ class Pipeline:
         """Stop everything because of an error. Only the first error is kept; later ones are logged."""
         with self.lock:
             if self.failure is not None:
-                _log.warning("after the runtime had failed: %s", error)
+                _log.warning("another error after the runtime had failed: %s", error)
                 return
             self.failure = error
             self.fetching.stop()

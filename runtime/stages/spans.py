@@ -57,4 +57,4 @@ def end_unfinished(source: ActiveSource, failure: BaseException | None) -> None:
     """End, with an error, the spans of the portions that a source will not commit any more."""
     kind = "stopped" if failure is None else type(failure).__name__
     for portion in source.frontier.unfinished:
-        end_with_error(portion.span, kind, f"the runtime stopped before this was committed: {failure or 'as asked'}")
+        end_with_error(portion.span, kind, f"the runtime stopped before this was committed: {failure or 'on request'}")
