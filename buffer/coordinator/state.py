@@ -1,4 +1,4 @@
-"""What the parts of one coordinator share: the queue, the watermarks, and who waits for them."""
+"""The state that the parts of one coordinator share: the queue, the watermarks, and the callbacks that wait."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _log = logging.getLogger("forebay.runtime")
 
 
 def start_span(tracer: Tracer, source: ActiveSource, portion: Portion) -> None:
-    """Start the span of a portion, the root of a trace of its own, with links to the calls in its batches."""
+    """Start the span of a portion, as the root of a new trace, with links to the calls in its batches."""
     attributes = {
         **span_attributes(source.url, "process", "process"),
         "messaging.batch.message_count": sum(found.facts.records for found in portion.descriptors if found.facts),
