@@ -1,4 +1,4 @@
-"""Fakes for tests of forebay and of programs that use it: stores that fail, throttle or wait, a clock to move by hand.
+"""Fakes for tests of forebay and of programs that use it: stores that fail, throttle or wait, and a manual clock.
 
 Builds on `forebay.buffer` and `forebay.runtime`; only `forebay.cli` imports it, for `forebay dev`.
 """
@@ -37,7 +37,7 @@ _HOMES = {
     "ThrottledStore": "forebay.testing.throttled",
     "WRITE_FAULTS": "forebay.testing.faults",
 }
-"""Where each name is. They are loaded when asked for: pytest imports `forebay.testing.pytest` whenever it starts."""
+"""The module of each name, loaded on first use: pytest imports this package whenever it starts."""
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of them
     __getattr__, __dir__ = load_on_demand(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""A catalog of Iceberg tables that fails on purpose, as `FaultyStore` does. Needs `pyiceberg`."""
+"""A catalog of Iceberg tables that injects faults, as `FaultyStore` does. Needs `pyiceberg`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _T = TypeVar("_T")
 
 
 class FaultyCatalog(FaultSchedule, NoopCatalog):
-    """Any catalog of pyiceberg, with faults. It has the calls that an `IcebergSink` makes, and no others.
+    """A wrapper that adds faults to any catalog of pyiceberg. It has only the calls that an `IcebergSink` makes.
 
-    The calls are `load_table`, `create_table`, `create_namespace` and `commit_table`. Each takes the next number, from
-    0, and may be given a fault by it. A commit whose answer is lost raises `CommitStateUnknownException`, as a REST
-    catalog does. Override `next_fault` to choose faults by another rule, or to do something between two calls.
+    The calls are `load_table`, `create_table`, `create_namespace` and `commit_table`. They are numbered from 0, and the
+    script chooses faults by these numbers. A commit whose answer is lost raises `CommitStateUnknownException`, as a
+    REST catalog does. Override `next_fault` to choose faults by another rule, or to do something between two calls.
 
     Args:
-        inner: the catalog that does the work.
-        script: the fault of each call that shall have one, by the call's number.
+        inner: the wrapped catalog.
+        script: the faults, by the number of the call.
         only: names of the calls that count and may fail, such as `{"commit_table"}`; all of them by default.
         clock: what `DELAY` sleeps on.
     """
@@ -63,31 +63,31 @@ class FaultyCatalog(FaultSchedule, NoopCatalog):
         only: Iterable[str] | None = None,
         clock: Clock | None = None,
     ) -> FaultyCatalog:
-        """A catalog of which a share of `rate` of the calls fail, the same ones for the same seed."""
+        """Return a catalog in which a random share `rate` of the calls fail: the same ones for the same seed."""
         catalog = cls(inner, only=only, clock=clock)
         catalog.fail_at_random(seed, rate, faults)
         return catalog
 
     def load_table(self, identifier: Any) -> Table:
-        """Load through, unless a fault says otherwise."""
+        """Load a table from the wrapped catalog, unless a fault is injected."""
         return self._with_faults(self._call("load_table", lambda: self.inner.load_table(identifier)))
 
     def create_table(self, identifier: Any, schema: Any, *args: Any, **kwargs: Any) -> Table:
-        """Create through; an answer may be lost."""
+        """Create a table in the wrapped catalog; the answer may be lost."""
         return self._with_faults(
             self._write("create_table", lambda: self.inner.create_table(identifier, schema, *args, **kwargs))
         )
 
     def create_namespace(self, namespace: Any, properties: Any = None) -> None:
-        """Create through; an answer may be lost."""
+        """Create a namespace in the wrapped catalog; the answer may be lost."""
         self._write("create_namespace", lambda: self.inner.create_namespace(namespace, properties or {}))
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
-        """Commit through; an answer may be lost, and a commit may land later, if its requirements still hold then."""
+        """Commit to the wrapped catalog. The answer may be lost; a commit may land later if its requirements hold."""
         return self._write("commit_table", lambda: self.inner.commit_table(table, requirements, updates))
 
     def close(self) -> None:
-        """Close the catalog that does the work."""
+        """Close the wrapped catalog."""
         self.inner.close()
 
     def _with_faults(self, table: Table) -> Table:
@@ -128,5 +128,5 @@ class FaultyCatalog(FaultSchedule, NoopCatalog):
                 return self._do(fault, do)
 
     def _land(self, do: Callable[[], object]) -> None:
-        with suppress(Exception):  # nobody hears the answer
+        with suppress(Exception):  # nobody receives the answer
             do()

@@ -1,4 +1,4 @@
-"""A clock that moves only when a test says so."""
+"""A clock that only a test moves."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from forebay.buffer.base.clock import wait_on
 
 
 class ManualClock:
-    """Time under a test's control: `advance` moves it and wakes the threads that waited for that moment.
+    """A clock under a test's control: `advance` moves it, and wakes the threads whose deadline is reached.
 
-    `sleep` moves it too, so code that backs off runs at full speed and still sees its time pass.
+    `sleep` moves it too, so code that backs off runs at full speed and still sees time pass.
     """
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
@@ -20,17 +20,17 @@ class ManualClock:
         self._waiters: list[tuple[float, Condition]] = []
 
     def now_ms(self) -> int:
-        """The wall clock's time."""
+        """Return the wall clock's time, in milliseconds since 1970."""
         with self._lock:
             return int(self._wall_ms)
 
     def monotonic(self) -> float:
-        """Seconds advanced so far."""
+        """Return the number of seconds by which the clock was advanced so far."""
         with self._lock:
             return self._monotonic
 
     def advance(self, seconds: float) -> None:
-        """Move both clocks on and wake everyone whose deadline has come."""
+        """Move both clocks forward, and wake the threads whose deadline is reached."""
         with self._lock:
             self._monotonic += seconds
             self._wall_ms += seconds * 1000
@@ -40,7 +40,7 @@ class ManualClock:
                 condition.notify_all()
 
     def step_wall(self, seconds: float) -> None:
-        """Move the wall clock alone, in either direction, as an operator or NTP does."""
+        """Move only the wall clock, in either direction, as an operator or NTP does."""
         with self._lock:
             self._wall_ms += seconds * 1000
 
@@ -59,7 +59,7 @@ class ManualClock:
                 return False
             self._waiters.append(waiter)
         try:
-            # advance() notifies under the condition's lock, which is ours until wait() lets go: no wake-up is missed.
+            # advance() notifies under the condition's lock, which we hold until wait() releases it: no wake-up is lost.
             wait_on(condition)
         finally:
             with self._lock:

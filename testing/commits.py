@@ -1,4 +1,4 @@
-"""Batches and commits made by hand, to try a decoder or a sink without a buffer or a runtime."""
+"""Makes batches and commits by hand, to test a decoder or a sink without a buffer or a runtime."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def make_batch(
     entries: Sequence[bytes], sequence: int = 0, *, metadata: bytes = b"", time_ms: int = 1_700_000_000_000
 ) -> Batch:
-    """Return a batch of these entries, taken in at one moment."""
+    """Return a batch of these entries, all with the ingestion time `time_ms`."""
     data = encode_batch(entries)
     described = BatchDescriptor(sequence, f"data/{sequence:026}.batch", (Metadata(0, time_ms, metadata),))
     return Batch(described, decode_batch(data), len(data))
@@ -30,7 +30,7 @@ def make_batch(
 def make_commit(
     *batches: Batch, decoder: Decoder = raw, group: str = "tests", source: str = "5" * 32, replay: bool = False
 ) -> Commit:
-    """Return the commit of these batches, which follow one another, as a runtime would give it to a sink."""
+    """Return the commit that a runtime would give to a sink for these batches, whose sequences must be contiguous."""
     generation = "9" * 32 if group else ""
     identity = CommitIdentity(source, group, generation, batches[0].sequence, batches[-1].sequence)
     table = pa.concat_tables([decoder(batch) for batch in batches])

@@ -1,6 +1,6 @@
-"""A store that fails on purpose: wraps any store and, from a script or a seed, does what networks and processes do.
+"""A store that injects faults: it wraps any store and, by a script or a seed, fails as networks and processes do.
 
-`FaultSchedule` decides which call fails, also for `FaultyCatalog`.
+`FaultSchedule` decides which call fails. `FaultyCatalog` uses it too.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _T = TypeVar("_T")
 
 
 class Fault(Enum):
-    """What can go wrong with one call.
+    """A fault of one call.
 
-    On a read, a fault of a write's answer is a plain failure. `FALSIFY` has no effect on calls that return no object:
-    writes, listings, deletions, and conditional reads of an unchanged object.
+    On a read, faults of writes are plain failures. `FALSIFY` has no effect on calls that return no object: writes,
+    listings, deletions, and conditional reads of an unchanged object.
     """
 
     FAIL = "the request never reaches the store"
@@ -60,23 +60,23 @@ WRITE_FAULTS = (
     Fault.THROTTLED,
     Fault.DELAY,
 )
-"""What a seeded schedule draws from unless told otherwise: every fault of a write after which the caller lives on."""
+"""The faults that a seeded schedule chooses from by default: those of writes that the caller survives."""
 
 _DELAY_SECONDS = 0.05
 _MAX_LATE_CALLS = 6
 
 
 class Crash(BaseException):
-    """The process is taken to be dead here; a `BaseException`, so that no handler for errors survives it."""
+    """Simulates the death of the process. A `BaseException`, so that code that handles errors does not catch it."""
 
 
 class FaultSchedule:
-    """Which call fails, and how. Every call takes the next number, from 0, and may be given a fault by it.
+    """Decides which call fails, and how. Calls are numbered from 0, and the script chooses faults by these numbers.
 
     Override `next_fault` to choose faults by another rule, or to do something between two calls.
 
     Args:
-        script: the fault of each call that shall have one, by the call's number.
+        script: the faults, by the number of the call.
         only: names of the calls that count and may fail, such as `{"replace"}`; all of them by default.
         clock: what `DELAY` sleeps on.
     """
@@ -89,9 +89,9 @@ class FaultSchedule:
         clock: Clock | None = None,
     ) -> None:
         self.calls: Counter[str] = Counter()
-        """How many requests of each kind were made, faulty ones included."""
+        """Number of requests of each kind, including those with a fault."""
         self.faults: Counter[Fault] = Counter()
-        """How many faults of each kind were injected."""
+        """Number of injected faults of each kind."""
         script = dict(script or {})
         self._choose: Callable[[int], Fault | None] = script.get
         self._only = None if only is None else frozenset(only)
@@ -103,34 +103,34 @@ class FaultSchedule:
         self._released = Event()
 
     def fail_at_random(self, seed: int, rate: float, faults: Iterable[Fault]) -> None:
-        """Let a share of `rate` of the calls fail, the same ones for the same seed."""
+        """Let a random share `rate` of the calls fail: the same ones for the same seed."""
         kinds = tuple(faults)
         random = Random(seed)
         self._choose = lambda _number: random.choice(kinds) if random.random() < rate else None
         self._random = random
 
     def release(self) -> None:
-        """Let every stalled call go on, and later ones not stall at all."""
+        """Let every stalled call continue. After this, no call stalls."""
         self._released.set()
 
     @property
     def has_late_requests(self) -> bool:
-        """Whether a request is still on its way."""
+        """Whether a late request has not arrived yet."""
         return bool(self._late)
 
     def land_late_request(self) -> None:
-        """Let the oldest request that is still on its way arrive now."""
+        """Let the oldest late request arrive now."""
         with self._lock:
             _, request = self._late.pop(0)
         request()
 
     def land_late_requests(self) -> None:
-        """Let every request that is still on its way arrive now."""
+        """Let every late request arrive now."""
         while self.has_late_requests:
             self.land_late_request()
 
     def next_fault(self, kind: str) -> Fault | None:
-        """Return the fault of the call that is about to be made, such as a `get`; None for none."""
+        """Return the fault of the next call, whose kind is a name such as `get`; None for no fault."""
         with self._lock:
             self.calls[kind] += 1
             if self._only is not None and kind not in self._only:
@@ -162,7 +162,7 @@ class FaultSchedule:
             os.kill(os.getpid(), signal.SIGKILL)
         try:
             return do()
-        finally:  # an answer that is an error is an answer too
+        finally:  # also if the call raised: an error is an answer too
             if fault is Fault.CRASH_AFTER:
                 raise Crash(fault.value)
             if fault is Fault.KILL_AFTER:
@@ -170,13 +170,13 @@ class FaultSchedule:
 
 
 class FaultyStore(FaultSchedule, ObjectStore):
-    """Any store, with faults. Every public call takes the next number, from 0, and may be given a fault by it.
+    """A wrapper that adds faults to any store. Calls are numbered from 0, and the script chooses faults by the numbers.
 
     Override `next_fault` to choose faults by another rule, or to do something between two calls.
 
     Args:
-        inner: the store that does the work.
-        script: the fault of each call that shall have one, by the call's number.
+        inner: the wrapped store.
+        script: the faults, by the number of the call.
         only: names of the calls that count and may fail, such as `{"replace"}`; all of them by default.
         clock: what `DELAY` sleeps on.
     """
@@ -204,17 +204,17 @@ class FaultyStore(FaultSchedule, ObjectStore):
         only: Iterable[str] | None = None,
         clock: Clock | None = None,
     ) -> FaultyStore:
-        """A store of which a share of `rate` of the calls fail, the same ones for the same seed."""
+        """Return a store in which a random share `rate` of the calls fail: the same ones for the same seed."""
         store = cls(inner, only=only, clock=clock)
         store.fail_at_random(seed, rate, faults)
         return store
 
     def get(self, key: str) -> StoredObject:
-        """Read through, unless a fault says otherwise."""
+        """Read from the wrapped store, unless a fault is injected."""
         return self._call("get", key, lambda: self.inner.get(key), self._flip_a_bit)
 
     def get_if_changed(self, key: str, version: str) -> StoredObject | None:
-        """Read through, unless a fault says otherwise."""
+        """Read from the wrapped store, unless a fault is injected."""
         return self._call(
             "get_if_changed",
             key,
@@ -223,27 +223,27 @@ class FaultyStore(FaultSchedule, ObjectStore):
         )
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """List through, unless a fault says otherwise."""
+        """List the wrapped store, unless a fault is injected."""
         return self._call("list", prefix, lambda: self.inner.list(prefix, start_after=start_after))
 
     def delete(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
-        """Delete through, unless a fault says otherwise."""
+        """Delete from the wrapped store, unless a fault is injected."""
         keys = list(keys)
         return self._call("delete", ", ".join(keys[:3]), lambda: self.inner.delete(keys))
 
     def put(self, key: str, data: Data) -> str:
-        """Write through; a lost answer raises `Unknown`."""
+        """Write to the wrapped store. A lost answer raises `Unknown`."""
         outcome = self._write("put", key, lambda: Applied(self.inner.put(key, data)))
         if isinstance(outcome, Applied):
             return outcome.version
         raise Unknown(f"{self.url}/{key}: {outcome.reason}")
 
     def create(self, key: str, data: Data) -> Outcome:
-        """Write through; a lost answer is `InDoubt`."""
+        """Write to the wrapped store. A lost answer gives `InDoubt`."""
         return self._write("create", key, lambda: self.inner.create(key, data))
 
     def replace(self, key: str, data: Data, version: str) -> Outcome:
-        """Write through; a lost answer is `InDoubt`."""
+        """Write to the wrapped store. A lost answer gives `InDoubt`."""
         return self._write("replace", key, lambda: self.inner.replace(key, data, version))
 
     def _flip_a_bit(self, found: StoredObject) -> StoredObject:
@@ -281,7 +281,7 @@ class FaultyStore(FaultSchedule, ObjectStore):
                 return InDoubt(fault.value)
             case Fault.OWN_RETRY:
                 first = do()
-                # A put has no condition to fail: its library's retry simply succeeds.
+                # A put has no condition that can fail, so the client library's retry succeeds.
                 return first if kind == "put" or not isinstance(first, Applied) else NotApplied(fault.value)
             case Fault.BUSY | Fault.THROTTLED:
                 if kind == "put":

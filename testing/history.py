@@ -1,32 +1,32 @@
-"""Decides whether clients saw one log: is what they asked and were answered linearizable?
+"""Checks whether a history of calls is linearizable: whether all clients saw one log.
 
-Clients write down every call when they make it and every answer when they get it (`Journal`). `find_violations` says
-whether each call can be given one moment between its start and its answer such that, in the order of those moments, all
-answers are those of the sequential specification. A call without an answer, or answered *unknown*, may take effect at
-any moment after its start, or never; a *failed* one never does; a *fenced* one changes nothing.
+Clients record every call when they make it, and every answer when they get it (`Journal`). `find_violations` checks
+whether each call can be assigned one moment between its start and its answer. In the order of these moments, all
+answers must be those of the sequential specification. A call without an answer, or with the answer *unknown*, may take
+effect at any moment after its start, or never. A *failed* call never takes effect, and a *fenced* call changes nothing.
 
-The specification has two kinds of objects, and what holds for each holds for all together (linearizability is local):
+The specification has two kinds of objects. Each can be checked on its own, since linearizability is local:
 
-- **The log.** `append` puts a value into a batch at the end; several may share a batch. `read` gives the batches from
-  a place on, and says whether it saw the end. Values of one client stand in the order in which it appended them.
-- **A reader**, for each group and each life of it: an owner's epoch and a frontier. `claim` raises the epoch and makes
-  its caller the owner. `ack` moves the frontier, and a `read` looks who the owner is: both are *fenced* unless the
-  caller is the owner. A claim's first read begins behind the frontier, the next where the one before ended. `end`, a
-  group's reset or deletion, may fence its owner.
+- **The log.** `append` puts a value into a batch at the end; several values may share a batch. `read` returns the
+  batches from a sequence on, and says whether it saw the end. Values of one client are in the order of its appends.
+- **A reader**, one for each life (generation) of a group: an owner's epoch and a frontier. `claim` raises the epoch and
+  makes its caller the owner. `ack` moves the frontier, and `read` checks the owner: both are *fenced* unless the caller
+  is the owner. A claim's first read begins behind the frontier; each further read begins where the previous read ended.
+  `end`, the reset or deletion of a group, may fence its owner.
 
-A read looks at both, one after the other, and is judged as two operations. A claim whose answer was lost is made again:
-it may fence somebody, be overtaken, and count by its last epoch.
+A read accesses both objects, one after the other, and is checked as two operations. A claim whose answer was lost is
+repeated: it may fence an owner, be overtaken, and count with its last epoch.
 
-No search is needed, since numbers are unique. Every batch's place is known from reads, so the order of appends is
-known, and each call only bounds a moment from one side. Batch n came after its appends were called and after whatever
-saw the end before it began, and before its appends were answered and before whatever saw it had ended. Moments in a
-known order exist exactly if none of them must come later than it, or one behind it, may. Claims are ordered by their
-epochs in the same way; a fence that no later one explains needs a claim whose outcome nobody knows.
-`tests/scenarios/test_history.py` compares all this with an exhaustive search.
+No search is needed, since numbers are unique. The reads give the place of every batch, and so the order of appends.
+Each call then bounds a moment from one side only. The moment of batch n has two lower bounds: the calls of its appends,
+and the start of any read that saw the end before it. It has two upper bounds: the answers of its appends, and the end
+of any read that saw it. Such moments exist exactly if no moment's lower bound is later than the upper bound of that
+moment or of a later one. Claims are ordered by their epochs in the same way. A fence that no later claim explains needs
+a claim of unknown outcome. `tests/scenarios/test_history.py` compares all this with an exhaustive search.
 
-It takes time in proportion to the calls, but for a sort. It needs this: values are unique. Every client logs what it
-read before it acknowledges it, so that no batch is unread. The clients' clock is one, such as the monotonic clock
-of one machine.
+The time is proportional to the number of calls, apart from a sort. There are three conditions. Values are unique. Every
+client logs what it read before it acknowledges it, so that no batch is unread. All clients use one clock, such as the
+monotonic clock of one machine.
 """
 
 from __future__ import annotations
@@ -55,27 +55,27 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Kind
     who: str
-    """The client; a lasting writer is one client, however often it is started."""
+    """The client. A lasting writer is one client, even if it is started several times."""
     started: float
     ended: float = inf
-    """When the answer came; never, if it did not."""
+    """When the answer came; infinity if none came."""
     outcome: Outcome = "unknown"
     value: str = ""
-    """What was appended."""
+    """The value that was appended."""
     reader: str = ""
     """The group; empty for the unnamed consumer."""
     life: str = ""
     """The group's generation; empty if it is not known."""
     epoch: int = 0
-    """Of the claim that was made, or under which was read or acknowledged."""
+    """The epoch that a claim made, or under which a client read or acknowledged."""
     first: int | None = None
-    """The sequence that was read from; None behind the frontier, wherever it is."""
+    """The sequence from which a read began; None if it began behind the frontier."""
     batches: tuple[tuple[int, tuple[str, ...]], ...] = ()
-    """Sequences and values that were read."""
+    """The batches that were read: the sequence and the values of each."""
     saw_end: bool = False
-    """Whether there was nothing behind what was read."""
+    """Whether the read reached the end of the log."""
     through: int = -1
-    """What was acknowledged."""
+    """The last sequence that was acknowledged."""
 
     def __str__(self) -> str:
         what = self.value or (f"through {self.through}" if self.kind == "ack" else f"{len(self.batches)} batches")
@@ -84,12 +84,12 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Journal:
-    """Writes down what clients do: a line of JSON for each call, and one for its answer.
+    """Records what clients do: a line of JSON for each call, and one for its answer.
 
     Args:
-        write: takes a line, such as the `write` of a file opened with `buffering=0`: then what a killed process had
-            written down is there. One call of it is made for each line.
-        now: the time, by a clock that all clients share.
+        write: called once for each line. Use the `write` of a file opened with `buffering=0`: then lines survive if
+            the process is killed.
+        now: returns the time, by a clock that all clients share.
     """
 
     def __init__(self, write: Callable[[bytes], object], now: Callable[[], float]) -> None:
@@ -99,7 +99,7 @@ class Journal:
         self._lock = Lock()
 
     def call(self, kind: Kind, who: str, **what: Any) -> Callable[..., None]:
-        """Write down that a call begins; what is returned is called with the outcome and what else the answer says."""
+        """Record the start of a call. Return a function to call with the outcome and the answer's other fields."""
         with self._lock:
             call_id = f"{who}/{next(self._ids)}"
         self._line({"id": call_id, "kind": kind, "who": who, "started": self._now(), **what})
@@ -114,10 +114,10 @@ class Journal:
 
 
 def read_lines(lines: Iterable[bytes], source: str = "history") -> list[Operation]:
-    """Return the operations of one journal. A last line that is torn is what the death of its process left.
+    """Return the operations of one journal. A torn last line is ignored: its process died while writing it.
 
     Raises:
-        Corrupt: a line is not of a journal.
+        Corrupt: a line is not a line of a journal.
     """
     calls: list[dict[str, Any]] = []
     unanswered: dict[str, dict[str, Any]] = {}
@@ -127,14 +127,14 @@ def read_lines(lines: Iterable[bytes], source: str = "history") -> list[Operatio
         try:
             fields = msgspec.json.decode(line, type=dict[str, Any])
             call_id = fields.pop("id")
-            if "kind" in fields:  # a process that was started again counts from 0 again
+            if "kind" in fields:  # a restarted process uses the same ids again, from 0
                 calls.append(fields)
                 unanswered[call_id] = fields
             else:
                 unanswered.pop(call_id).update(fields)
         except (msgspec.MsgspecError, KeyError) as error:
             raise Corrupt(
-                f"{source}, line {number} is none of a journal: {line[:100]!r}"
+                f"{source}, line {number} is not a line of a journal: {line[:100]!r}"
                 "; give a journal that forebay.testing wrote"
             ) from error
     try:
@@ -144,10 +144,10 @@ def read_lines(lines: Iterable[bytes], source: str = "history") -> list[Operatio
 
 
 def load(*paths: Path) -> list[Operation]:
-    """Return the operations of all clients, each process's journal in a file of its own.
+    """Return the operations of all clients from the journals of several processes, one file each.
 
     Raises:
-        Corrupt: a file is no journal.
+        Corrupt: a file is not a journal.
     """
     operations = []
     for path in paths:
@@ -157,7 +157,7 @@ def load(*paths: Path) -> list[Operation]:
 
 
 def find_violations(history: Iterable[Operation]) -> list[str]:
-    """Return what cannot have been if there was one log: nothing, exactly if the history is linearizable."""
+    """Return the violations of linearizability. The list is empty exactly if the history is linearizable."""
     operations = sorted(history, key=lambda operation: operation.started)
     readers: defaultdict[tuple[str, str], list[Operation]] = defaultdict(list)
     for operation in operations:
@@ -178,7 +178,7 @@ def find_violations(history: Iterable[Operation]) -> list[str]:
 
 @dataclass(slots=True)
 class _Moment:
-    """When something took effect, as far as it is known."""
+    """Bounds of the moment at which something took effect."""
 
     earliest: float = -inf
     why_not_before: Operation | None = None
@@ -195,7 +195,7 @@ class _Moment:
 
 
 def _put_in_order(moments: Iterable[_Moment]) -> Iterator[str]:
-    """Make every moment as early as those before it allow, and yield what is too late then."""
+    """Make every moment as early as the previous moments allow, and yield those that are then too late."""
     before = _Moment()
     for moment in moments:
         moment.not_before(before.earliest, before.why_not_before)
@@ -211,7 +211,7 @@ def _check_log(operations: list[Operation]) -> Iterator[str]:
     appends: dict[str, Operation] = {}
     for operation in operations:
         if operation.kind == "append" and appends.setdefault(operation.value, operation) is not operation:
-            yield f"{operation} and {appends[operation.value]} append the same value: then nobody can tell them apart"
+            yield f"{operation} and {appends[operation.value]} append the same value, so they cannot be told apart"
     reads = [operation for operation in operations if operation.kind == "read" and operation.outcome == "ok"]
     contents: dict[int, tuple[str, ...]] = {}
     for read in reads:
@@ -222,16 +222,16 @@ def _check_log(operations: list[Operation]) -> Iterator[str]:
             if value not in appends:
                 yield f"{value} at {sequence} was never appended"
             elif appends[value].outcome == "failed":
-                yield f"{appends[value]} failed, and is there at {sequence}"
+                yield f"{appends[value]} failed, but its value is in the log at {sequence}"
             if value in places:
-                yield f"{value} is there twice, at {places[value]} and at {sequence}"
+                yield f"{value} is in the log twice, at {places[value]} and at {sequence}"
             places[value] = sequence
     yield from _check_moments(appends, reads, contents, places)
     yield from _check_order(appends.values(), contents)
 
 
 def _gather_contents(read: Operation, contents: dict[int, tuple[str, ...]]) -> Iterator[str]:
-    """Add what a read found, and yield where it contradicts itself or those before."""
+    """Add what a read found to `contents`, and yield where it contradicts itself or earlier reads."""
     for follows, (sequence, values) in enumerate(read.batches, read.batches[0][0] if read.batches else 0):
         if sequence != follows:
             yield f"{read} has {sequence} where {follows} must come"
@@ -244,8 +244,8 @@ def _check_moments(
 ) -> Iterator[str]:
     first, end = min(contents, default=0), max(contents, default=-1) + 1
     for sequence in sorted(set(range(first, end)) - contents.keys()):
-        yield f"nobody says what stands at {sequence}: a reader skipped it, or did not log what it acknowledged"
-    moments = {sequence: _Moment() for sequence in range(first, end + 1)}  # the last is that of what nobody has read
+        yield f"the batch at {sequence} is unknown: a reader skipped it, or did not log what it acknowledged"
+    moments = {sequence: _Moment() for sequence in range(first, end + 1)}  # the last: values that nobody has read
     for append in appends.values():
         if append.value in places:
             moment = moments[places[append.value]]
@@ -279,24 +279,24 @@ def _check_order(appends: Iterable[Operation], contents: dict[int, tuple[str, ..
 
 
 class _Reader:
-    """One life of one reader."""
+    """One life (generation) of one reader."""
 
     def __init__(self, operations: list[Operation], strangers: list[Operation]) -> None:
-        """`strangers` are those that may have fenced somebody and did not say whom."""
+        """`strangers` are ends of groups and claims of unknown outcome: any of them may have fenced an owner."""
         self._ends = [other for other in strangers if other.kind == "end"]
         claims = [operation for operation in operations if operation.kind == "claim"]
         self._claims = sorted(self._without_vain(claims), key=lambda claim: claim.epoch)
         self._numbers = {claim.epoch: number for number, claim in enumerate(self._claims)}
         self._operations = [operation for operation in operations if operation.kind != "claim"]
         self._unknown_claims = [other for other in strangers if other.kind == "claim"]
-        # One more than there are claims: what must come before the next claim bounds no claim.
+        # One more than there are claims: operations under the last claim bound a next claim, which does not exist.
         self._moments = [_Moment() for _ in range(len(self._claims) + 1)]
         self._done: list[list[Operation]] = [[] for _ in self._claims]
         self._fenced: list[list[Operation]] = [[] for _ in self._claims]
         self._acks_in_doubt: list[list[Operation]] = [[] for _ in self._claims]
 
     def _without_vain(self, claims: list[Operation]) -> list[Operation]:
-        """Leave out claims of a life that was over: its epochs begin anew, and nobody can read under them."""
+        """Return the claims without those made after the life had ended: their epochs repeat, and no read uses them."""
         kept: list[Operation] = []
         for claim in sorted(claims, key=lambda claim: claim.ended):
             begins_anew = any(
@@ -310,11 +310,11 @@ class _Reader:
     def check(self) -> Iterator[str]:
         for claim, following in zip(self._claims, self._claims[1:], strict=False):
             if claim.epoch == following.epoch:
-                yield f"two own epoch {claim.epoch}: {claim} and {following}"
+                yield f"two claims own epoch {claim.epoch}: {claim} and {following}"
         for operation in self._operations:
             number = self._numbers.get(operation.epoch)
             if number is None or operation.started < self._claims[number].ended:
-                yield f"{operation} is under an epoch that nobody was given yet"
+                yield f"{operation} uses an epoch that no claim had been given yet"
             elif operation.outcome == "ok":
                 self._done[number].append(operation)
             elif operation.outcome == "fenced":
@@ -340,7 +340,7 @@ class _Reader:
         for read in self._reads(number):
             place = _place(read)
             if following is not None and place is not None and place != following:
-                yield f"{read} begins at {place}, and the one before ended before {following}"
+                yield f"{read} begins at {place}, but the previous read ended before {following}"
             if place is not None:
                 following = place + len(read.batches)
 
@@ -348,7 +348,7 @@ class _Reader:
         return [operation for operation in self._done[number] if operation.kind == "read"]
 
     def _check_frontier(self) -> Iterator[str]:
-        """What each claim found acknowledged when it first read must be what those before it have acknowledged."""
+        """Check that each claim's first read begins right behind what earlier claims had acknowledged."""
         latest = [moment.latest for moment in self._moments]
         for number in reversed(range(len(self._claims))):
             latest[number] = min(latest[number], latest[number + 1])
@@ -357,7 +357,7 @@ class _Reader:
         for number, claim in enumerate(self._claims):
             place = next((place for read in self._reads(number) if (place := _place(read)) is not None), None)
             if place is not None and certain is not None and place - 1 != certain:
-                # An ack that nobody answered explains it, if it can have come before the next claim.
+                # An ack without an answer explains this, if it may have taken effect before the next claim.
                 explained = [
                     (by, ack)
                     for by, ack in in_doubt
@@ -368,7 +368,7 @@ class _Reader:
                 for by, ack in explained[:1]:
                     self._moments[by + 1].not_before(ack.started, ack)
             if place is not None:
-                certain, in_doubt = place - 1, []  # what those before did not do by now, they never do
+                certain, in_doubt = place - 1, []  # earlier acks in doubt can no longer take effect
             in_doubt += [(number, ack) for ack in self._acks_in_doubt[number]]
             acked = [operation.through for operation in self._done[number] if operation.kind == "ack"]
             certain = max([*acked, *([] if certain is None else [certain])], default=None)
@@ -381,16 +381,16 @@ class _Reader:
                 continue
             for operation in self._done[number]:
                 if operation.started > first.ended:
-                    yield f"{operation} was allowed after {first} was not"
+                    yield f"{operation} was allowed, though {first} had been fenced before it began"
             if not any(other.started <= first.ended for other in [*self._claims[number + 1 :], *self._ends]):
                 unexplained.append(first)
         # Each claim of unknown outcome may have fenced one of them.
         claims = sorted(claim.started for claim in self._unknown_claims)
         for number, fenced_first in enumerate(sorted(unexplained, key=lambda operation: operation.ended)):
             if number >= len(claims) or claims[number] > fenced_first.ended:
-                yield f"{fenced_first} was fenced by nobody"
+                yield f"{fenced_first} was fenced, but no claim explains it"
 
 
 def _place(read: Operation) -> int | None:
-    """Where a read began; None if that is not known."""
+    """Return the sequence at which a read began; None if it is not known."""
     return read.batches[0][0] if read.batches else read.first

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of an HTTP server that breaks connections on purpose: lost answers, for real."""
+"""A TCP proxy in front of an HTTP server that breaks connections on purpose, so that answers are really lost."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Fault(Enum):
 
 
 class _Listener:
-    """A server on a loopback port of its own, with a thread for each connection."""
+    """A server on a free loopback port, with a thread for each connection."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
@@ -49,7 +49,7 @@ class _Listener:
 
     def __exit__(self, *_: object) -> None:
         self._closed = True
-        # A blocked accept() outlives close(): one last connection wakes it.
+        # close() does not wake a blocked accept(), but one last connection does.
         with suppress(OSError), socket.create_connection(self._listener.getsockname(), timeout=1):
             pass
         self._listener.close()
@@ -75,7 +75,7 @@ class _Listener:
 
 
 class CannedServer(_Listener):
-    """Gives the same answer to every request, whatever it is, or with None takes requests and never answers."""
+    """Gives the same answer to every request. With None it reads requests and never answers."""
 
     def __init__(self, answer: bytes | None) -> None:
         super().__init__()
@@ -92,13 +92,13 @@ class CannedServer(_Listener):
 
 
 def http_answer(status: int, body: bytes = b"", *headers: str) -> bytes:
-    """The bytes of a whole HTTP answer."""
+    """Return the bytes of a complete HTTP answer."""
     lines = [f"HTTP/1.1 {status} Canned", f"Content-Length: {len(body)}", *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 class FaultProxy(_Listener):
-    """Passes requests on to `endpoint_url`, and does to each what `choose` says of its first line."""
+    """Forwards requests to `endpoint_url`, each with the fault that `choose` returns for its first line."""
 
     def __init__(self, endpoint_url: str, choose: Callable[[str], Fault] = lambda _: Fault.NONE) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class FaultProxy(_Listener):
         self._target = (target.hostname or "", target.port or 80)
         self.choose = choose
         self.answered: list[str] = []
-        """Every request line that the server has answered, whether or not the client heard of it."""
+        """Every request line that the server has answered, even if the client did not get the answer."""
 
     def _serve(self, client: socket.socket) -> None:
         with socket.create_connection(self._target) as server:
@@ -132,7 +132,7 @@ class FaultProxy(_Listener):
 
 
 def _hand_over(client: socket.socket, answer: bytes, fault: Fault) -> bool:
-    """Send as much of the answer as the fault allows; False where the connection is to end."""
+    """Send as much of the answer as the fault allows. Return whether to keep the connection."""
     if fault in {Fault.NONE, Fault.CUT_AFTER_ANSWER}:
         client.sendall(answer)
     elif fault is Fault.CUT_IN_ANSWER:
@@ -140,7 +140,7 @@ def _hand_over(client: socket.socket, answer: bytes, fault: Fault) -> bool:
     elif fault is Fault.RESET_BEFORE_ANSWER:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     elif fault is Fault.STALL_BEFORE_ANSWER:
-        client.recv(1)  # returns when the client has had enough
+        client.recv(1)  # returns when the client gives up
     return fault is Fault.NONE
 
 
@@ -151,7 +151,7 @@ def _first_line(head: bytes) -> str:
 def _read_request_head(stream: BinaryIO, client: socket.socket) -> bytes:
     head = _read_head(stream)
     if _EXPECT in head:
-        # The client waits for a go-ahead before it sends the body; the server behind will not be asked again.
+        # The client waits for this before it sends the body. The server need not be asked: the header is removed.
         client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
     return head.replace(_EXPECT, b"\r\n")
 

@@ -1,7 +1,7 @@
 """Fixtures for pytest: `forebay_bucket` is an S3 bucket for each test, `forebay_buffer` makes buffers in files.
 
-pytest finds them once forebay is installed, and imports this module whenever it starts. So everything that only a test
-with such a fixture needs is imported when the fixture is used. `forebay_bucket` needs the extra `testing`.
+pytest finds them once forebay is installed, and imports this module whenever it starts. So a fixture's own dependencies
+are imported only when the fixture is used. `forebay_bucket` needs the extra `testing`.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ _numbers = count(1)
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """An empty bucket that is one test's own."""
+    """An empty bucket for one test."""
 
     url: str
-    """Such as `s3://test-1`; a buffer is at any folder of it: `f"{bucket.url}/clicks"`."""
+    """The bucket's URL, such as `s3://test-1`. A buffer may be in any folder of it: `f"{bucket.url}/clicks"`."""
     storage_options: dict[str, Any]
-    """What `Producer`, `Consumer` and all others that take a URL need to reach it."""
+    """The `storage_options` to pass with the URL to `Producer`, `Consumer` and others."""
 
     @property
     def spark_options(self) -> dict[str, str]:
-        """The same for Spark: `spark.read.format("forebay").options(**bucket.spark_options)`."""
+        """The storage options for Spark: `spark.read.format("forebay").options(**bucket.spark_options)`."""
         return {f"storage.{name}": str(value) for name, value in self.storage_options.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A buffer that is one test's own."""
+    """A buffer for one test."""
 
     url: str
-    """Where it is: give it to what is tested."""
+    """The buffer's URL. Pass it to the code under test."""
 
     def write(self, entries: Any) -> None:
-        """Make entries durable: bytes, or rows of a typed buffer, in any form that `Producer.produce` takes.
+        """Write entries and wait until they are durable: bytes, or rows in any form that `Producer.produce` takes.
 
         Raises:
             InvalidInput: a row does not fit the schema.
@@ -80,7 +80,7 @@ def forebay_server() -> Iterator[MotoServer]:
 
 @pytest.fixture
 def forebay_bucket(forebay_server: MotoServer) -> Iterator[Bucket]:
-    """A bucket for one test; what is in it afterwards is deleted."""
+    """An empty bucket for one test. Its objects are deleted after the test."""
     from forebay.buffer.store import open_store  # noqa: PLC0415
 
     bucket = Bucket(forebay_server.create_bucket(f"test-{next(_numbers)}"), dict(forebay_server.storage_options))
@@ -91,7 +91,7 @@ def forebay_bucket(forebay_server: MotoServer) -> Iterator[Bucket]:
 
 @pytest.fixture
 def forebay_buffer(tmp_path: Path) -> Callable[..., Buffer]:
-    """A function that makes an empty buffer below `tmp_path`: of bytes, or with `schema=…` of rows."""
+    """A function that returns an empty buffer in `tmp_path`: for bytes, or with `schema=…` for rows."""
     numbers = count(1)
 
     def make(schema: pa.Schema | type | None = None) -> Buffer:
@@ -99,7 +99,7 @@ def forebay_buffer(tmp_path: Path) -> Callable[..., Buffer]:
 
         url = (tmp_path / f"buffer-{next(numbers)}").as_uri()
         with Producer(url, schema=schema):
-            pass  # it makes a typed buffer
+            pass  # with a schema, opening the producer creates the typed buffer
         return Buffer(url)
 
     return make

@@ -1,4 +1,4 @@
-"""S3 servers for tests, on loopback and on ports of their own: moto in this process, SeaweedFS as a process."""
+"""S3 servers for tests, on free loopback ports: moto in this process, SeaweedFS as a process."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _LOOPBACK = "127.0.0.1"
 _REGION = "us-east-1"
 _GRPC_OFFSET = 10_000
 _READY_SECONDS = 600.0
-"""For a server that hangs: on a loaded machine one may take minutes to start."""
+"""Maximum number of seconds until a server is ready. On a loaded machine the start may take minutes."""
 _START_ATTEMPTS = 3
 
 
 class _S3Server:
-    """What both servers give: an endpoint, the options to reach it, and buckets."""
+    """What both servers provide: an endpoint, the options to reach it, and buckets."""
 
     endpoint_url: str
     """Where the server listens, such as `http://127.0.0.1:41234`."""
     storage_options: dict[str, Any]
-    """What to hand to `open_store`: full rights."""
+    """Options for `open_store`, with full rights."""
 
     def create_bucket(self, name: str) -> str:
         """Create a bucket and return its URL."""
@@ -52,10 +52,10 @@ class _S3Server:
 
 
 class MotoServer(_S3Server):
-    """moto's S3 in threads of this process, made atomic.
+    """moto's S3 in threads of this process, with atomic requests.
 
-    moto checks a condition and acts on it without a lock, and loses updates; here a lock is held around each request.
-    Right for the shape of the API and for unit tests, far too slow to be measured on.
+    moto checks a condition and acts on it without a lock, and so loses updates. Here a lock is held for each request.
+    Good for unit tests and for tests of the API's shape; far too slow for benchmarks.
     """
 
     def __init__(self) -> None:
@@ -98,8 +98,8 @@ class SeaweedServer(_S3Server):
     """A SeaweedFS process: a real S3 server that enforces conditional writes, also under contention.
 
     Args:
-        policies: identities by name, each with the rights of a policy document such as AWS takes, and no others.
-        port: where it listens; 0 takes a free port.
+        policies: identities by name. Each has only the rights of its policy document, in the format of AWS.
+        port: the port of its S3 endpoint; 0 for any free port.
     """
 
     read_only_options: dict[str, Any]
@@ -110,7 +110,7 @@ class SeaweedServer(_S3Server):
         self._port = port
 
     def options_of(self, name: str) -> dict[str, Any]:
-        """What to hand to `open_store` to be one of the identities with a policy."""
+        """Return the options for `open_store` to act as one of the identities in `policies`."""
         return self._options(name, f"{name}-secret")
 
     def __enter__(self) -> Self:
@@ -123,7 +123,7 @@ class SeaweedServer(_S3Server):
                 self._start(binary)
             except BaseException as error:
                 self._stop()
-                # Somebody else may have taken a port between our choosing it and weed's binding it.
+                # Another process may have taken a port after we chose it and before weed bound it.
                 if not isinstance(error, Unavailable) or attempt == _START_ATTEMPTS - 1:
                     raise
             else:
@@ -152,14 +152,14 @@ class SeaweedServer(_S3Server):
         self._command = [
             binary, "-logtostderr=true", "server", f"-dir={data}", f"-ip={_LOOPBACK}", f"-ip.bind={_LOOPBACK}",
             f"-master.port={master}", "-master.telemetry=false", "-master.volumeSizeLimitMB=1024",
-            "-master.electionTimeout=1s",  # after a restart, the only master waits so long for others
+            "-master.electionTimeout=1s",  # after a restart, the only master waits this long for others
             f"-volume.port={volume}", "-volume.max=200", f"-filer.port={filer}",
             f"-filer.localSocket={self._folder / 'filer.sock'}", f"-s3.localSocket={self._folder / 's3.sock'}",
             "-s3", f"-s3.port={s3}", f"-s3.config={identities}", "-s3.port.iceberg=0", "-s3.port.lance=0",
             "-s3.autoCreateBucket=false",
         ]  # fmt: skip
         self._leftovers = [
-            # weed writes these by fixed name, wherever it runs, and leaves them when it is killed.
+            # weed always writes these files with these names, and leaves them behind when it is killed.
             Path(f"/tmp/seaweedfs-{role}-grpc-{port + _GRPC_OFFSET}.sock")  # noqa: S108
             for role, port in zip(("s3", "master", "volume", "filer"), ports, strict=True)
         ]
@@ -187,7 +187,7 @@ class SeaweedServer(_S3Server):
             while self._process.poll() is None and clock.monotonic() < deadline:
                 try:
                     # The S3 port answers before a volume can be written to, so readiness is a write that worked.
-                    with suppress(ClientError):  # after a restart it is there
+                    with suppress(ClientError):  # after a restart the bucket exists already
                         client.create_bucket(Bucket="ready")
                     client.put_object(Bucket="ready", Key="ready", Body=b"ready")
                 except (BotoCoreError, ClientError):
@@ -198,7 +198,7 @@ class SeaweedServer(_S3Server):
         raise Unavailable(f"weed at {self.endpoint_url} did not become ready; see the end of its log: {log[-2000:]}")
 
     def restart(self) -> None:
-        """Kill the server where it stands, and start it again on the same ports with what it had stored."""
+        """Kill the server, and start it again on the same ports with the data that it had stored."""
         self._kill()
         self._launch()
 
@@ -230,7 +230,7 @@ def _find_weed() -> str:
 
 
 def _die_with_parent() -> None:
-    """In the child, on Linux: be killed when the process that started it ends without having stopped it."""
+    """Called in the child: on Linux, let the kernel kill it when the process that started it dies."""
     if sys.platform == "linux":
         set_death_signal = 1
         ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
@@ -248,7 +248,7 @@ def _check_free(port: int) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free and whose gRPC twin, 10000 higher, is free as well: weed binds both."""
+    """Return free ports whose gRPC twin, the port 10000 higher, is free as well: weed binds both."""
     ports: list[int] = []
     with ExitStack() as held:
         while len(ports) < count:

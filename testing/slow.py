@@ -1,4 +1,4 @@
-"""A store whose requests take as long as those of a store far away."""
+"""A store whose requests take as long as those of a distant store."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _WRITES = frozenset({"put", "create", "replace", "delete"})
 
 
 class SlowStore(FaultyStore):
-    """Any store, with a delay before each request. `calls` counts the requests by their kind.
+    """A wrapper that adds a delay before each request of any store. `calls` counts the requests by their kind.
 
     Args:
-        inner: the store that does the work.
-        reads: seconds that a read or a listing takes longer.
-        writes: seconds that a write or a deletion takes longer.
+        inner: the wrapped store.
+        reads: seconds of delay before a read or a listing.
+        writes: seconds of delay before a write or a deletion.
         clock: what the delay sleeps on.
     """
 
@@ -32,6 +32,6 @@ class SlowStore(FaultyStore):
         self._writes = writes
 
     def next_fault(self, kind: str) -> Fault | None:
-        """Wait, and go on without a fault."""
+        """Wait for the delay, then inject no fault."""
         self._clock.sleep(self._writes if kind in _WRITES else self._reads)
         return super().next_fault(kind)

@@ -19,15 +19,15 @@ _ANSWER = "429 TooManyRequests"
 
 
 class ThrottledStore(ObjectStore):
-    """Any store, with a limit on how often each object may be written.
+    """A wrapper that limits how often each object of any store may be written.
 
-    A write that comes too soon after the last one of the same object is not applied: a conditional one is `NotApplied`
-    with `throttled`, a plain one raises `Unavailable`. Reads, lists and deletes have no limit.
+    A write that comes too soon after the last write of the same object is not applied. A conditional write then gives
+    `NotApplied` with `throttled`; a plain one raises `Unavailable`. Reads, lists and deletes have no limit.
 
     Args:
-        inner: the store that does the work.
+        inner: the wrapped store.
         writes_per_second: maximum rate of writes to one object, evenly spread.
-        retry_after: seconds that the answer asks to wait, as a `Retry-After` header does; 0 for an answer without.
+        retry_after: seconds to wait that the answer asks for, as a `Retry-After` header does; 0 for none.
         clock: measures the limit.
     """
 
@@ -44,9 +44,9 @@ class ThrottledStore(ObjectStore):
         self.url: str = inner.url
         self.inner = inner
         self.applied: Counter[str] = Counter()
-        """How many writes were applied, by key."""
+        """Number of applied writes, by key."""
         self.throttled: Counter[str] = Counter()
-        """How many writes were throttled, by key."""
+        """Number of throttled writes, by key."""
         self._seconds_apart = 1.0 / writes_per_second
         self._retry_after = retry_after
         self._clock = clock or SystemClock()
@@ -54,34 +54,34 @@ class ThrottledStore(ObjectStore):
         self._written_at: dict[str, float] = {}
 
     def get(self, key: str) -> StoredObject:
-        """Read through."""
+        """Read from the wrapped store."""
         return self.inner.get(key)
 
     def get_if_changed(self, key: str, version: str) -> StoredObject | None:
-        """Read through."""
+        """Read from the wrapped store."""
         return self.inner.get_if_changed(key, version)
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """List through."""
+        """List the wrapped store."""
         return self.inner.list(prefix, start_after=start_after)
 
     def delete(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
-        """Delete through."""
+        """Delete from the wrapped store."""
         return self.inner.delete(keys)
 
     def put(self, key: str, data: Data) -> str:
-        """Write through, unless it comes too soon."""
+        """Write to the wrapped store, unless the last write of the object was too recent."""
         outcome = self._write(key, lambda: Applied(self.inner.put(key, data)))
         if isinstance(outcome, Applied):
             return outcome.version
         raise Unavailable(f"{self.url}/{key}: the store would not serve ({outcome.reason}); try again later")
 
     def create(self, key: str, data: Data) -> Outcome:
-        """Write through, unless it comes too soon."""
+        """Write to the wrapped store, unless the last write of the object was too recent."""
         return self._write(key, lambda: self.inner.create(key, data))
 
     def replace(self, key: str, data: Data, version: str) -> Outcome:
-        """Write through, unless it comes too soon."""
+        """Write to the wrapped store, unless the last write of the object was too recent."""
         return self._write(key, lambda: self.inner.replace(key, data, version))
 
     def _write(self, key: str, write: Callable[[], Outcome]) -> Outcome:

@@ -1,7 +1,7 @@
-"""A store that knows what must always hold of the buffer in it, and checks that after every single write.
+"""A store that checks the invariants of the buffer in it after every write.
 
-It sees each state of the manifest and of the cursors, and each deletion, in the order in which the store did them:
-from any process, and even if they arrived late. What it keeps beside the store is the log as it should be.
+It sees each state of the manifest and of the cursors, and each deletion, in the order in which the store applied them,
+including late requests. It keeps its own model of what the log should be.
 """
 
 from __future__ import annotations
@@ -29,18 +29,19 @@ if TYPE_CHECKING:
 
 
 class WatchedStore(ObjectStore):
-    """Any store with one buffer in it, native or not yet. A write that breaks an invariant raises `AssertionError`.
+    """A wrapper of a store with one buffer, which may be of version 1. Breaking an invariant raises `AssertionError`.
 
     Args:
-        inner: the store that does the work; empty at first.
-        retention: whether batches may be dropped that were not read.
+        inner: the wrapped store, which must be empty at first.
+        manifest_path: the key of the manifest.
+        retention: whether batches that were not read may be dropped.
     """
 
     def __init__(self, inner: ObjectStore, *, manifest_path: str = "manifest", retention: bool = False) -> None:
         self.url: str = inner.url
         self.inner = inner
         self.head: Head | None = None
-        """The manifest as it is."""
+        """The current manifest; None if there is none yet or it has version 1."""
         self.listed: list[str] = []
         """The locations ever listed, by sequence."""
         self.deleted: set[str] = set()
@@ -50,7 +51,7 @@ class WatchedStore(ObjectStore):
         self.epochs: set[int] = set()
         """The epochs of all claims ever made in version 1, which keeps no ids."""
         self.violations: list[str] = []
-        """What was found, for callers whose threads swallow errors."""
+        """The violations that were found, for callers whose threads swallow errors."""
         self._manifest_path = manifest_path
         self._retention = retention
         self._places: dict[str, int] = {}
@@ -63,20 +64,20 @@ class WatchedStore(ObjectStore):
     # The store
 
     def get(self, key: str) -> StoredObject:
-        """Read through."""
+        """Read from the wrapped store."""
         return self.inner.get(key)
 
     def get_if_changed(self, key: str, version: str) -> StoredObject | None:
-        """Read through."""
+        """Read from the wrapped store."""
         return self.inner.get_if_changed(key, version)
 
     def list(self, prefix: str = "", *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """List through."""
+        """List the wrapped store."""
         return self.inner.list(prefix, start_after=start_after)
 
     def put(self, key: str, data: Data) -> str:
-        """Write through, and look."""
-        # An upload that was repeated may arrive late: the same bytes, which do no harm.
+        """Write to the wrapped store, then check the invariants."""
+        # A repeated upload may arrive late. It has the same bytes, so it does no harm.
         repeated = key in self._reachable and self.inner.get(key).data == bytes(data)
         version = self.inner.put(key, data)
         if not repeated:
@@ -84,21 +85,21 @@ class WatchedStore(ObjectStore):
         return version
 
     def create(self, key: str, data: Data) -> Outcome:
-        """Write through, and look."""
+        """Write to the wrapped store, then check the invariants."""
         outcome = self.inner.create(key, data)
         if isinstance(outcome, Applied):
             self._look_at(key, data)
         return outcome
 
     def replace(self, key: str, data: Data, version: str) -> Outcome:
-        """Write through, and look."""
+        """Write to the wrapped store, then check the invariants."""
         outcome = self.inner.replace(key, data, version)
         if isinstance(outcome, Applied):
             self._look_at(key, data)
         return outcome
 
     def delete(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
-        """Look, and delete through."""
+        """Check the invariants, then delete from the wrapped store."""
         keys = list(keys)
         for key in keys:
             self._check(key not in self._reachable, f"{key} was deleted and is reachable")
@@ -120,24 +121,24 @@ class WatchedStore(ObjectStore):
     # What a test may ask
 
     def frontier(self, name: str) -> int:
-        """The first sequence that a group has not acknowledged, by its cursor as it is now."""
+        """Return the first sequence that a group has not acknowledged, by its current cursor."""
         group = self._groups()[name]
         cursor = self._cursors.get(cursor_key(name, group.generation))
         return group.start if cursor is None or cursor.acked is None else cursor.acked + 1
 
     def cursor(self, key: str) -> Cursor | None:
-        """A cursor as it is now."""
+        """Return a cursor by its key; None if there is none."""
         return self._cursors.get(key)
 
     def is_owner(self, epoch: int, claim_id: str) -> bool:
-        """Whether this is the last claim of the unnamed consumer; one of version 1 is known by its epoch."""
+        """Whether this is the last claim of the unnamed consumer. A claim of version 1 is identified by its epoch."""
         if self.head is None:
             return epoch == max(self.epochs, default=None)
         owner = self.head.owner
         return owner is not None and owner.epoch == epoch and owner.claim_id in ("", claim_id)
 
     def place_of(self, location: str) -> int | None:
-        """The sequence under which a batch was ever listed."""
+        """Return the sequence under which a batch was listed; None if it never was."""
         return self._places.get(location)
 
     # Looking
@@ -155,7 +156,7 @@ class WatchedStore(ObjectStore):
             self._check(key not in self._reachable, f"{key} was written again while it is reachable")
 
     def _look_at_manifest(self, new: Manifest) -> None:
-        """Of version 1, which may be migrated: what it lists is the log's beginning."""
+        """Check a manifest of version 1. If the buffer is migrated later, what it lists is the log's beginning."""
         self._check(self.head is None, "version 1 came back")
         self._check(
             new.epoch >= max(self.epochs, default=0), f"epoch {new.epoch} follows {max(self.epochs, default=0)}"
@@ -184,7 +185,7 @@ class WatchedStore(ObjectStore):
             self._check_trim(old, new)
             self._check_holds(old, new)
         elif self.epochs:
-            # A conversion keeps the claim, a migration fences it.
+            # A conversion keeps the claim; a migration fences it.
             expected = max(self.epochs)
             self._check(
                 new.epoch in (expected, expected + 1), f"version 1 had epoch {expected}, and now it is {new.epoch}"
@@ -195,7 +196,7 @@ class WatchedStore(ObjectStore):
         self._check_entries(new)
 
     def _check_entries(self, new: Head) -> None:
-        """Contiguous, each location at one place for ever, nothing missing, nothing below the floor."""
+        """Check the list: contiguous, each location always at one sequence, nothing missing or below the floor."""
         before, self._reachable = self._reachable, set(map(schema_key, new.schemas))
         at = new.refs[0].first_sequence if new.refs else new.tail_start
         self._check(at <= new.first_sequence, f"{new.first_sequence} is retained, but the lists begin at {at}")
@@ -271,7 +272,7 @@ class WatchedStore(ObjectStore):
             self._check(after >= before, f"writer {writer_id} went back from {before} to {after}")
 
     def _check_lasting(self, new: Head) -> None:
-        """Lasting writers are known for ever, in the head or in a bucket, and their numbers only grow."""
+        """Check that lasting writers are never forgotten, in the head or a bucket, and that their numbers only grow."""
         numbers: dict[str, int] = {}
         for bucket in new.writer_buckets.values():
             key = bucket_key(bucket.name)
@@ -299,7 +300,7 @@ class WatchedStore(ObjectStore):
             self._check(pinned, f"hold {hold_id} pins {hold.floor}, and the floor is {new.gc_floor}")
 
     def _check_holds(self, old: Head, new: Head) -> None:
-        """Counters only grow, a stamp belongs to one counter, and older releases are kept away."""
+        """Check that counters only grow, that a stamp belongs to one counter, and that older releases are refused."""
         missing = set(old.required_features) - set(new.required_features)
         self._check(not missing, f"required features {missing} were taken out")
         for hold_id, hold in new.holds.items():

@@ -1,4 +1,4 @@
-"""Channels: where writes enter, each with a capacity and a pause of its own."""
+"""Channels: named queues for writes. Each has its own capacity and can be paused on its own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Place:
-    """The place of a coroutine's write in the line for the cost bound."""
+    """A coroutine's place in the queue for the cost bound."""
 
     __slots__ = ("in_line",)
 
@@ -30,7 +30,7 @@ class _Place:
 
 
 class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
-    """One named way in. Writes of one channel are applied in the order they entered it, paused or not."""
+    """A named queue for writes. It keeps their order, also across a pause."""
 
     paused: bool
 
@@ -39,14 +39,14 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
         self.state = state
         self._group = state.group
         self.handle_type: type[WriteHandle[ResultT]] = WriteHandle
-        """What a write returns; set before the first write."""
+        """The class of the handle that a write returns. Set it before the first write."""
         self._capacity = state.config.queue_capacity
 
     def try_write(self, write: WriteT, *, cost: int = 0) -> WriteHandle[ResultT]:
-        """Hand a write in if there is room now.
+        """Queue a write if there is room now, and return its handle.
 
         Raises:
-            Backpressure: there is none; the write is in its `write`.
+            Backpressure: there is no room. The error's `write` is the write.
             Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
         """
         state = self.state
@@ -71,10 +71,10 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
         return handle
 
     def write(self, write: WriteT, *, timeout: float | None = None, cost: int = 0) -> WriteHandle[ResultT]:
-        """Hand a write in, waiting for room, for at most `timeout` seconds if given.
+        """Queue a write and return its handle. Wait for room, for at most `timeout` seconds if given.
 
         Raises:
-            Timeout: there was no room in that time; the write is in its `write`.
+            Timeout: there was no room in that time. The error's `write` is the write.
             InvalidInput: there is no room, and the caller is a done callback: waiting there would stop the flushes.
             Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
         """
@@ -86,7 +86,7 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
             if state.stopping or state.failure is not None:
                 state.check_accepting()
             if self.accepted - self.applied >= self._capacity or (
-                # What nearly every write finds is seen here, without the price of a call.
+                # The common case is checked here, without the cost of a call.
                 (group.cost_line or not 0 <= cost <= group.max_cost - group.held_cost) and not self._has_cost_room(cost)
             ):
                 self._wait_for_room(write, timeout, cost)
@@ -102,19 +102,19 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
         self,
         write: WriteT,
         *,
-        timeout: float | None = None,  # noqa: ASYNC109 -- by the coordinator's clock, and the error has the write
+        timeout: float | None = None,  # noqa: ASYNC109 -- on the coordinator's clock; the error has the write
         cost: int = 0,
     ) -> WriteHandle[ResultT]:
-        """Hand a write in as `write` does, waiting for room without blocking the event loop.
+        """Queue a write as `write` does, but wait for room without blocking the event loop.
 
-        A call that is cancelled while it waits has handed nothing in. Needs a coordinator that was started: its threads
-        tell when the time is over.
+        A call that is cancelled while it waits has queued nothing. The coordinator must have been started: its threads
+        end the wait at the timeout.
 
         Raises:
-            Timeout: there was no room in that time; the write is in its `write`.
+            Timeout: there was no room in that time. The error's `write` is the write.
             Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
         """
-        from asyncio import get_running_loop  # noqa: PLC0415 -- a producer in threads alone need not load it
+        from asyncio import get_running_loop  # noqa: PLC0415 -- a producer used only by threads need not load it
 
         state = self.state
         handle = self.handle_type(write, self, state, cost)
@@ -128,7 +128,7 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
                     if room is None:
                         self._leave_line(place)
                         self._accept(handle)
-                        return handle  # nothing is awaited in between: who is cancelled has handed nothing in
+                        return handle  # no await after `_accept`: a cancelled call has queued nothing
                     if deadline is not None and state.clock.monotonic() >= deadline:
                         raise self._no_room(write, timeout)
                     waker = LoopWaker(get_running_loop())
@@ -145,14 +145,14 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
                 self._leave_line(place)  # guard: a cancelled write gives up its place
 
     def _find_room(self, place: _Place, cost: int) -> Room | None:
-        """Return what a coroutine has to wait for; None if its write may enter now."""
+        """Return the room that a coroutine must wait for; None if its write may enter now."""
         group = self._group
         if not place.in_line:
             if self.accepted - self.applied >= self._capacity:
                 return self.state.room
             if self._has_cost_room(cost):
                 return None
-            # As in `_wait_for_room`, the place in the channel is kept meanwhile.
+            # As in `_wait_for_room`, keep the place in the channel while waiting for the cost bound.
             self.accepted += 1
             place.in_line = True
             group.cost_line.append(place)
@@ -213,7 +213,7 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
             wait(state.room)
         if not cost:
             return
-        # The place in the channel is kept while the cost bound is waited for, so that neither wait starts over.
+        # Keep the place in the channel while waiting for the cost bound, so that the wait for it need not be repeated.
         place = object()
         self.accepted += 1
         try:
@@ -223,7 +223,7 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
                 wait(group.room)
         finally:
             self.accepted -= 1
-            group.cost_line.remove(place)  # an interrupt comes after a call, so it is there
+            group.cost_line.remove(place)  # an interrupt comes only after a call, so the append was done
             group.room.notify_all()
             state.room.notify_all()
 
@@ -236,7 +236,7 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
                 self.paused = True
                 state.paused += 1
                 state.newly_paused = True
-            # Called from inside an apply, it cannot wait for that one; it holds back the later ones.
+            # Called from inside an apply, this cannot wait for that apply to end. It only holds back later writes.
             state.interrupt = state.interrupt or state.applying
             batches = state.batches
             here = current_thread() is self._group.apply_thread.thread
@@ -244,13 +244,13 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
                 state.clock.wait_until(state.moved, None)
 
     def resume(self) -> None:
-        """Let this channel's writes go on, those held back first."""
+        """Apply this channel's writes again, first those that were held back."""
         with self.state.lock:
             self.unpark()
             self.state.wake_apply()
 
     def unpark(self) -> None:
-        """Undo a pause, with the lock held."""
+        """Undo a pause. The caller holds the lock."""
         if self.paused:
             self.paused = False
             self.state.paused -= 1

@@ -18,22 +18,25 @@ class CoordinatorConfig:
     flush_interval: float | None = 10.0
     """Seconds between flushes, counted from start and again from every flush; None for no flush by time."""
     flush_size: int | None = 64 * 1024 * 1024
-    """The delta size at which it is flushed; None for no flush by size."""
+    """Size at which a delta is flushed, in the unit of `Delta.size()`; None for no flush by size."""
     max_concurrent_flushes: int = 1
-    """Maximum number of deltas in `Flusher.flush_delta` at once. The same number may wait; then writes wait too."""
+    """Maximum number of deltas in `Flusher.flush_delta` at once.
+
+    The same number of frozen deltas may wait. After that, a full delta takes no more writes.
+    """
     max_cost: int | None = None
-    """The sum of the costs of all writes not yet flushed; None for no bound.
+    """Maximum sum of the costs of all writes that are not flushed yet; None for no bound.
 
     A write counts from entry until its delta is durable (written, without `durable_flushes`), or it or its delta fails.
-    `Flusher.flush_delta` may lower the cost of its delta before that. A write that costs more than the bound goes in
-    alone.
+    `Flusher.flush_delta` may lower the cost of its delta before that. A write that costs more than the bound is
+    accepted only while no other cost counts.
     """
     durable_flushes: bool = False
     """Whether `Flusher.flush_storage` follows every flush. One call of it takes all deltas that are written."""
     default_durability: Durability = Durability.WRITTEN
     """What `WriteHandle.result()` and `await handle` wait for."""
     view_capacity: int = 16
-    """Maximum number of views that wait for a subscriber. After that it loses views, and gets an error."""
+    """Maximum number of views queued for a subscriber. If it falls further behind, it gets `MessagesLost`."""
 
     def __post_init__(self) -> None:
         for name in ("queue_capacity", "flush_size", "max_concurrent_flushes", "max_cost", "view_capacity"):

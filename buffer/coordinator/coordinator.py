@@ -1,4 +1,4 @@
-"""The write coordinator: puts writes in one order, gathers them into deltas, and sees each delta through its flush."""
+"""The write coordinator: puts writes in one order, collects them in deltas, and flushes each delta."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
-    """Orders writes, batches them and makes them durable, whatever a delta is and however it is flushed.
+    """Orders writes, batches them and makes them durable, with any kind of delta and flusher.
 
-    Its threads are daemons: they never hold up the interpreter's exit, so the owner of the coordinator must `stop` it,
-    or lose what is not flushed. They do not survive a fork: a child process must not use its parent's coordinator.
+    Its threads are daemons: they do not delay the interpreter's exit. The owner must `stop` the coordinator, or loses
+    what is not flushed. Threads do not survive a fork, so a child process must not use its parent's coordinator.
     """
 
     def __init__(
@@ -47,21 +47,21 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
         clock: Clock | None = None,
         name: str = "coordinator",
     ) -> None:
-        """Make a coordinator that takes writes at once and applies them once started.
+        """Make a coordinator. It accepts writes at once, and applies them after `start`.
 
         Args:
             delta: The first delta.
             flusher: What stores deltas.
             config: Settings; the defaults if None.
-            channels: The names of the ways in.
+            channels: The names of the channels.
             snapshot: What views show as the flusher's snapshot before the first flush.
-            storage_pace: Asked after each storage flush how many seconds to leave from its beginning to that of the
-                next one, which then takes all that is written meanwhile. One that was commanded never waits, nor does
-                one that makes room or the last one of a stop.
-            group: The coordinators to share threads, lock and bound on cost with: the group's bound counts, not
-                `max_cost`. None for threads of its own.
-            clock: Where time comes from, unless there is a group, which has a clock.
-            name: What error messages and threads call it.
+            storage_pace: Called after each storage flush. Returns the minimum number of seconds between the start of
+                that flush and the start of the next. A storage flush does not wait if it was commanded, makes room,
+                or is the last one of a stop.
+            group: The group to share threads, a lock and a bound on cost with. The group's bound applies, not
+                `max_cost`. None for its own threads.
+            clock: Where time comes from. Ignored with a group, which has its own clock.
+            name: Its name in error messages and in the names of threads.
         """
         self._config = config or CoordinatorConfig()
         self._group = group or CoordinatorGroup(
@@ -84,7 +84,7 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
         self._told = False
 
     def start(self) -> None:
-        """Begin to apply and flush. Once started, this does nothing.
+        """Begin to apply and flush. Calling this again does nothing.
 
         Raises:
             Closed: it was stopped, or all coordinators of its group were. If an error stopped it, that is raised
@@ -101,10 +101,10 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             self._started = True
 
     def channel(self, name: str = "default") -> WriteChannel[WriteT, ResultT]:
-        """The way in of that name.
+        """Return the channel of that name.
 
         Raises:
-            InvalidInput: there is none.
+            InvalidInput: there is no such channel.
         """
         try:
             return self._channels[name]
@@ -113,12 +113,12 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             raise InvalidInput(f"{self._state.name}: no channel {name!r}; there are {known}") from None
 
     def flush(self, *, durable: bool | None = None) -> FlushHandle:
-        """Flush all that entered before, except what a pause holds back; returns a handle at once.
+        """Flush every write that entered before, except those that a pause holds back. Return a handle at once.
 
         The handle fails if one of the deltas it waits for is rejected.
 
         Args:
-            durable: Whether to flush storage too, even if nothing is new; None for what `durable_flushes` says.
+            durable: Whether to flush storage too, even if nothing is new; None to do as `durable_flushes` says.
 
         Raises:
             Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
@@ -131,7 +131,7 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
         return handle
 
     def run_soon(self, work: Callable[[], None]) -> None:
-        """Run something beside the flushes, on a flush thread.
+        """Run a function on one of the flush threads.
 
         Raises:
             Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
@@ -141,7 +141,7 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             self._group.run_soon(work)
 
     def watermark(self, durability: Durability) -> int:
-        """The epoch up to which every write has come to this level, or was rejected on the way to it; 0 at first."""
+        """Return the highest epoch up to which every write has reached this level or was rejected; 0 at first."""
         return self._state.watermarks[durability]
 
     def wait_for_epoch(self, epoch: int, durability: Durability, timeout: float | None = None) -> None:
@@ -165,12 +165,12 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
 
     @property
     def view(self) -> View[ReaderT, ReceiptT]:
-        """Where every write is now. What a watermark covers is in the view that is read after it."""
+        """The current view. It is at least as new as any watermark that was read before it."""
         with self._state.lock:
             return self._board.view()
 
     def subscribe(self) -> ViewSubscription[ReaderT, ReceiptT]:
-        """Every view from now on: two for each flush, when a delta is frozen and when its flush is over."""
+        """Subscribe to new views. Each flush gives two: when the delta is frozen, and when its flush is over."""
         return ViewSubscription(self._state, self._board, self._config.view_capacity)
 
     @property
@@ -180,17 +180,18 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing more will happen: it was stopped, or an error stopped it."""
+        """Whether it has stopped, by `stop` or because of an error."""
         return self._state.over() is not None
 
     def stop(self, timeout: float | None = None) -> None:
-        """Apply and flush all that was accepted, on paused channels too, and stop. Once stopped, this does nothing.
+        """Apply and flush every accepted write, on paused channels too, and stop. Once stopped, this does nothing.
 
-        Called from a done callback it cannot wait, and only begins the stop.
+        In a done callback this only begins the stop, and does not wait for its end.
 
         Raises:
-            Timeout: it is not over after `timeout` seconds; it goes on, and `stop` can be called again.
-            ForebayError: what rejected one of the last deltas, or what stopped the coordinator; one call raises it.
+            Timeout: the stop did not end in `timeout` seconds. It continues, and `stop` can be called again.
+            ForebayError: one of the last deltas was rejected, or an error stopped the coordinator. Only one call
+                raises it.
         """
         state = self._state
         deadline = deadline_in(state.clock, timeout)
@@ -203,13 +204,13 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
             problem: BaseException | bool = state.failure if state.failure is not None else False
             if problem is False and self._last_flush is not None:
                 problem = self._last_flush.standing(self._last_flush.final_level)
-        # After a failure a thread may be stuck in the flusher for as long as the store pleases.
+        # After a failure, do not wait for the threads: one may hang in the flusher for any length of time.
         if state.failure is None and self._group.ended:
             self._group.join_threads(state, deadline)
         if isinstance(problem, BaseException):
             error = fresh(problem)
             with state.lock:
-                # Last, so that an interrupt of this call leaves the error to the next one.
+                # Do this last: if this call is interrupted before, the next call raises the error.
                 if not self._told:
                     self._told = True
                     raise error
@@ -226,9 +227,9 @@ class WriteCoordinator(Generic[WriteT, ResultT, FrozenT, ReaderT, ReceiptT]):
                 state.end()
                 return
             self._last_flush = FlushHandle(state, self._config.durable_flushes)
-            state.stopping = True  # before the call: after an interrupt of it, nobody appends another flush
+            state.stopping = True  # set first: if the append is interrupted, no later call appends again
             state.pending.append(self._last_flush)
-        # Every call does this: an interrupt may have ended the first one before it did.
+        # Every call repeats this: the first call may have been interrupted before it got here.
         state.room.notify_all()
         self._group.room.notify_all()
         self._start()

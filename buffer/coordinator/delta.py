@@ -1,4 +1,4 @@
-"""What a user of the coordinator brings: a delta that takes writes, and a flusher that stores it."""
+"""What a user of the coordinator provides: a delta that takes writes, and a flusher that stores it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ ReaderT_co = TypeVar("ReaderT_co", covariant=True)
 
 
 class Durability(IntEnum):
-    """How far a write has come; each level includes those before it."""
+    """How far a write has been processed. Each level includes the lower ones."""
 
     APPLIED = 1
     """It is in the current delta, in its place in the order."""
     WRITTEN = 2
-    """Its delta, and every delta before it, came back from `Flusher.flush_delta`."""
+    """`Flusher.flush_delta` has returned for its delta and every delta before it."""
     DURABLE = 3
-    """Its delta, and every delta before it, came back from `Flusher.flush_storage`."""
+    """`Flusher.flush_storage` has returned for its delta and every delta before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,46 +41,47 @@ class Stamped(Generic[T_co]):
     epochs: range
     """The epochs, contiguous with those of the deltas before and after."""
     value: T_co
-    """What the delta became: a reader in a view, a receipt on the way to storage."""
+    """The delta's reader in a view, or its receipt in `flush_storage`."""
 
 
 class Delta(Protocol[WriteT_contra, ResultT_co, FrozenT_co, ReaderT_co]):
     """Writes gathered in memory until they are flushed together. One thread at a time calls it."""
 
     def apply(self, write: WriteT_contra, /) -> ResultT_co:
-        """Take one write in; what is returned reaches the write's handle.
+        """Add one write, and return the result for its handle.
 
-        To refuse it, raise and leave the delta as it was: the handle gets the error and the epoch stays used.
+        To refuse the write, raise an exception and leave the delta unchanged. The handle gets the error, and the
+        write's epoch is not used again.
         """
 
     def size(self) -> int:
-        """An estimate of what is held, in the unit of `CoordinatorConfig.flush_size`. Called after every write."""
+        """Return an estimate of its size, in the unit of `CoordinatorConfig.flush_size`. Called after every write."""
 
     def reader(self) -> ReaderT_co:
-        """What a view shows of this delta: it sees each write as soon as it is applied, from any thread."""
+        """Return what views show of this delta. It shows each write as soon as that is applied, to any thread."""
 
     def freeze(self) -> tuple[FrozenT_co, Self]:
-        """What to flush, and the delta that follows, which carries on whatever must outlive this one."""
+        """Return what to flush, and the next delta, with any state that must outlive this one."""
 
 
 class Flusher(Protocol[FrozenT_contra, ReceiptT]):
     """Stores frozen deltas, in two stages.
 
-    Either stage may raise `DeltaRejected` to fail the deltas it was given and no others; any other exception is fatal:
-    it reaches everyone who waits, and the coordinator stops.
+    Either stage may raise `DeltaRejected` to fail the deltas it was given and no others. Any other exception stops the
+    coordinator, and every waiting caller gets the error.
     """
 
     def flush_delta(self, frozen: FrozenT_contra, epochs: range, shrink: Callable[[int], None], /) -> ReceiptT:
         """Write one delta and return its receipt, which views show as `snapshot`.
 
-        Call `shrink` with what the delta costs from now on, as soon as it costs less than its writes did.
-        As many as `max_concurrent_flushes` threads call it at once, each with a delta of its own.
+        As soon as the delta costs less than its writes did, call `shrink` with its new cost. Up to
+        `max_concurrent_flushes` threads call this method at once, each with a different delta.
         """
 
     def flush_storage(self, written: Sequence[Stamped[ReceiptT]], /) -> Mapping[range, Exception]:
-        """Make everything written durable; return the error of each delta that could not be, by its epochs.
+        """Make everything written durable. Return the error of each delta that failed, by its epochs.
 
-        Gets the receipts not yet durable, in order and without a gap; none, if durability was asked for with nothing
-        new. One call at a time. Receipts are kept until then, so a coordinator without `durable_flushes` should ask now
-        and again.
+        `written` has the receipts that are not durable yet, in order. It is empty if a durable flush was requested and
+        nothing is new. Only one call runs at a time. Receipts stay in memory until this call, so without
+        `durable_flushes` the caller should request durable flushes from time to time.
         """

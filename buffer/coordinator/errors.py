@@ -9,9 +9,9 @@ from forebay.buffer.base.errors import ForebayError, Unknown
 
 
 class DeltaRejected(ForebayError):
-    """Raised by a flusher: this delta cannot be stored; its writes fail and the others go on.
+    """A flusher raises this if a delta cannot be stored. The delta's writes fail; other deltas continue.
 
-    Who waits on one of its writes gets `reason`: as it is if it is a `ForebayError`, else wrapped in this class.
+    The handles of its writes raise `reason` as it is if it is a `ForebayError`, else wrapped in this class.
     """
 
     reason: Exception
@@ -35,18 +35,18 @@ class ApplyFailed(ForebayError):
 
 
 class FlushFailed(Unknown):
-    """The coordinator stopped on an error that is none of forebay's own; it is the `__cause__`.
+    """The coordinator stopped because of an error that is not a `ForebayError`; that error is the `__cause__`.
 
-    What was on its way may be there or not.
+    Writes that were being flushed may or may not be stored.
     """
 
 
 class MessagesLost(ForebayError):
-    """The subscriber fell behind and views were dropped; `restart()` goes on from a fresh one."""
+    """The subscriber fell behind and views were dropped. Call `restart()` to continue from the current view."""
 
 
 def fresh(error: BaseException) -> ForebayError:
-    """The error to raise for one of many waiters: a copy, since a shared one would gather all their tracebacks."""
+    """Return a copy of an error, for one of many waiters. A shared error would collect the tracebacks of all."""
     if not isinstance(error, ForebayError):
         told: ForebayError = FlushFailed(
             f"the coordinator stopped: {type(error).__name__}: {error}"

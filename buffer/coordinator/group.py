@@ -21,19 +21,19 @@ _log = logging.getLogger(__name__)
 
 
 class Member(Protocol):
-    """What a group knows of a coordinator."""
+    """A coordinator, as its group sees it."""
 
     held_cost: int
 
     def make_room(self) -> None:
-        """Flush soon what is held, so that its cost is released."""
+        """Flush soon, so that the held cost is released."""
 
 
 class CoordinatorGroup:
     """Coordinators that share one lock, one apply thread, one pool of flush threads and one bound on cost.
 
     The number of threads does not depend on the number of coordinators. The threads end when the last coordinator has
-    stopped; then the group takes no more. A coordinator that is given no group makes one for itself.
+    stopped; after that, no coordinator can join. A coordinator that is given no group makes one for itself.
     """
 
     def __init__(self, *, flush_threads: int, max_cost: int | None, clock: Clock, name: str) -> None:
@@ -43,10 +43,10 @@ class CoordinatorGroup:
             flush_threads: Maximum number of threads that call flushers.
             max_cost: Maximum sum of the costs that all coordinators of the group hold; None for no bound.
             clock: Where time comes from.
-            name: What the threads are called.
+            name: Part of the threads' names.
         """
         self.clock = clock
-        self.lock: Final = RLock()  # which knows its owner: see `wait_on`
+        self.lock: Final = RLock()  # an RLock knows its owner: see `wait_on`
         self.apply_thread: Final = ApplyThread(f"forebay-apply-{name}", self.lock, clock)
         self.flush_threads: Final = FlushThreads(f"forebay-flush-{name}", flush_threads, self.lock, clock)
         self.max_cost: float | int = math.inf if max_cost is None else max_cost
@@ -62,7 +62,7 @@ class CoordinatorGroup:
     # The lock is held for everything below.
 
     def join(self, member: Member) -> None:
-        """Take a coordinator in, and start the threads. Called again, this does nothing.
+        """Add a coordinator, and start the threads. Called again, this does nothing.
 
         Raises:
             Closed: the last coordinator has stopped, and the threads have ended.
@@ -73,7 +73,7 @@ class CoordinatorGroup:
         self.apply_thread.begin()
         self.flush_threads.begin()
         self.apply_thread.wake(self._start_flush_threads)
-        self.room.notify_all()  # writers that came before the start ask it to make room
+        self.room.notify_all()  # writers that waited before the start ask it to make room
 
     def _start_flush_threads(self) -> bool:
         with self.lock:
@@ -81,7 +81,7 @@ class CoordinatorGroup:
         return False
 
     def leave(self, member: Member) -> None:
-        """Forget a coordinator that has stopped."""
+        """Remove a coordinator that has stopped."""
         if member not in self._members:
             return
         del self._members[member]
@@ -92,7 +92,7 @@ class CoordinatorGroup:
             self.flush_threads.end()
 
     def run_soon(self, work: Callable[[], None]) -> None:
-        """Run something on a flush thread."""
+        """Run a function on a flush thread."""
 
         def task() -> bool:
             try:
@@ -109,7 +109,7 @@ class CoordinatorGroup:
         self.apply_thread.wake(hand_over)
 
     def make_room(self) -> None:
-        """Have the coordinator that holds the most flush it: no size or interval may be about to."""
+        """Ask the coordinator with the highest held cost to flush: no flush by size or interval may be due soon."""
         fullest = max(self._members, key=lambda member: member.held_cost, default=None)
         if fullest is not None:
             fullest.make_room()
@@ -119,9 +119,9 @@ class CoordinatorGroup:
         return current_thread() is self.apply_thread.thread or current_thread() in self.flush_threads.threads
 
     def join_threads(self, member: Member, deadline: float | None) -> None:
-        """Wait until the threads have ended, but not for work of others than `member`, which may hang.
+        """Wait until the threads have ended, except those that run work of another coordinator, which may hang.
 
-        Called without the lock, after the last coordinator has stopped.
+        Call it without the lock, after the last coordinator has stopped.
         """
         with self.lock:
             owners = self.flush_threads.owners

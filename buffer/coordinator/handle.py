@@ -1,10 +1,10 @@
-"""Handles: what a caller holds of a write or a flush that is under way.
+"""Handles: a caller's references to writes and flushes in progress.
 
-A handle owns no lock and no event: it points to the record of its delta, which all writes of that delta share.
-A program may make hundreds of thousands of writes a second, so a handle is a struct: made in native code, in half the
-time of an object with an `__init__`, and of no concern to the cyclic garbage collector, which would otherwise look at
-each one that is queued several times. That is safe because nothing that a handle refers to refers back to it once the
-write is settled. Queues and watchers let go of it then, or when the coordinator ends.
+A handle has no lock and no event. It refers to the record of its delta, which all writes of that delta share.
+A program may make hundreds of thousands of writes a second, so a handle is a msgspec struct: native code makes it in
+half the time of an object with an `__init__`. The cyclic garbage collector ignores handles of writes; otherwise it
+would visit each queued handle several times. That is safe: once a write is settled, nothing that its handle refers to
+refers back to the handle. Queues and watchers drop it then, or when the coordinator ends.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from forebay.buffer.coordinator.state import ChannelState, CoordinatorState
 
 
-class Handle(Generic[ResultT]):  # no ABC: a struct has a metaclass of its own
-    """Something that was accepted and can be waited for, from threads and from coroutines; dropping it cancels nothing.
+class Handle(Generic[ResultT]):  # not an ABC: a struct has its own metaclass
+    """An accepted write or flush. Threads and coroutines can wait for it; dropping the handle cancels nothing.
 
-    `epoch` is None until the write is applied, and then its place in the order. The other fields are the coordinator's.
+    `epoch` is None until the write is applied; then it is the write's place in the order. The other fields are internal
+    to the coordinator.
     """
 
     __slots__ = ()
@@ -43,7 +44,10 @@ class Handle(Generic[ResultT]):  # no ABC: a struct has a metaclass of its own
     state: CoordinatorState
 
     def standing(self, level: int) -> BaseException | bool:
-        """True once `level` is reached, the error if it never will be, else False: certain only under the lock."""
+        """Return True once `level` is reached, the error if it never will be, else False.
+
+        Without the lock, only True is certain.
+        """
         raise NotImplementedError
 
     def _answer(self) -> ResultT:
@@ -51,7 +55,7 @@ class Handle(Generic[ResultT]):  # no ABC: a struct has a metaclass of its own
 
     @property
     def final_level(self) -> int:
-        """The level that is waited for unless another is named."""
+        """The level that `wait` and `result` wait for by default."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -67,13 +71,13 @@ class Handle(Generic[ResultT]):  # no ABC: a struct has a metaclass of its own
             return self.standing(level) is not False
 
     def wait(self, durability: Durability | None = None, timeout: float | None = None) -> None:
-        """Return once the level is reached; without one, the same that `result` waits for.
+        """Return once the level `durability` is reached; by default, the level that `result` waits for.
 
         Raises:
             ApplyFailed: the delta refused the write.
-            Timeout: it was not reached in `timeout` seconds; it may still be.
-            Closed: the coordinator was stopped before it was reached.
-            ForebayError: what kept the write's delta from the level, or what stopped the coordinator.
+            Timeout: the level was not reached in `timeout` seconds. It may be reached later.
+            Closed: the coordinator was stopped before the level was reached.
+            ForebayError: the write's delta was rejected, or an error stopped the coordinator.
         """
         state = self.state
         deadline = deadline_in(state.clock, timeout)
@@ -99,11 +103,11 @@ class Handle(Generic[ResultT]):  # no ABC: a struct has a metaclass of its own
         return self._answer()
 
     def add_done_callback(self, callback: Callable[[Self], object], *, durability: Durability | None = None) -> None:
-        """Call `callback(handle)` once the level is reached or never will be: at once if that is known already.
+        """Call `callback(handle)` once the level is reached or never will be. If that is known already, call it now.
 
-        It is called from one of the coordinator's threads, which coordinators of a group share. So it should be quick,
-        and must not wait for another handle. A write that would wait for room is refused there, and a stop only begins.
-        Its errors are logged.
+        Otherwise one of the coordinator's threads calls it, and coordinators of a group share these threads. So the
+        callback should be quick, and must not wait for another handle. In it, a `write` that would wait for room
+        raises `InvalidInput`, and `stop` only begins the stop. An exception from the callback is logged.
         """
         level = durability or self.final_level
         with self.state.lock:
@@ -113,9 +117,9 @@ class Handle(Generic[ResultT]):  # no ABC: a struct has a metaclass of its own
         tell(callback, self)
 
     def __await__(self) -> Generator[asyncio.Future[None], None, ResultT]:
-        """Wait as `result()` does without blocking the event loop."""
+        """Wait as `result()` does, but without blocking the event loop."""
         if not self.done():
-            import asyncio  # noqa: PLC0415 -- a producer in threads alone need not load it
+            import asyncio  # noqa: PLC0415 -- a producer used only by threads need not load it
 
             waker = LoopWaker(asyncio.get_running_loop())
             self.add_done_callback(waker)
@@ -124,7 +128,7 @@ class Handle(Generic[ResultT]):  # no ABC: a struct has a metaclass of its own
 
 
 class WriteHandle(Handle[ResultT], msgspec.Struct, eq=False, gc=False):
-    """One write on its way."""
+    """One write in progress."""
 
     outcome: Any
     """The write until it is applied, then what apply returned, or the `ApplyFailed`."""
@@ -135,7 +139,10 @@ class WriteHandle(Handle[ResultT], msgspec.Struct, eq=False, gc=False):
     record: DeltaRecord | None = None
 
     def standing(self, level: int) -> BaseException | bool:
-        """True once `level` is reached, the error if it never will be, else False: certain only under the lock."""
+        """Return True once `level` is reached, the error if it never will be, else False.
+
+        Without the lock, only True is certain.
+        """
         state, record, epoch = self.state, self.record, self.epoch
         if record is not None and epoch is not None and epoch <= state.watermarks[Durability.APPLIED]:
             if self.outcome.__class__ is ApplyFailed:
@@ -154,24 +161,27 @@ class WriteHandle(Handle[ResultT], msgspec.Struct, eq=False, gc=False):
 
     @property
     def final_level(self) -> int:
-        """What the configuration says."""
+        """The `default_durability` of the configuration."""
         return self.state.config.default_durability
 
 
 class FlushHandle(Handle[int], msgspec.Struct, eq=False):
-    """One flush command on its way; its epoch is that of the last write applied before it, 0 if there was none."""
+    """One flush command in progress. Its epoch is that of the last write applied before it; 0 if there was none."""
 
     state: CoordinatorState
     durable: bool
     epoch: int | None = None
     record: DeltaRecord | None = None
     waited_for: tuple[DeltaRecord, ...] = ()
-    """The deltas this flush covers that were not durable when it was given; the last of them is `record`."""
+    """The deltas that this flush covers and that were not durable when it began. The last of them is `record`."""
 
     def standing(self, level: int) -> BaseException | bool:
-        """True once `level` is reached, the error if it never will be, else False: certain only under the lock."""
+        """Return True once `level` is reached, the error if it never will be, else False.
+
+        Without the lock, only True is certain.
+        """
         last = self.record
-        # The last delta to settle answers for all, as levels are reached in order.
+        # Deltas reach each level in order, so the last delta decides for all.
         if self.epoch is not None and (
             last is None or level == Durability.APPLIED or last.passed >= level or last.error_at(level) is not None
         ):
@@ -184,6 +194,6 @@ class FlushHandle(Handle[int], msgspec.Struct, eq=False):
 
     @property
     def final_level(self) -> int:
-        """Where this flush ends."""
+        """DURABLE if this flush includes storage, else WRITTEN."""
         durable = self.durable or self.state.config.durable_flushes
         return Durability.DURABLE if durable else Durability.WRITTEN

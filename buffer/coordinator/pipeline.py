@@ -36,37 +36,37 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         self._capacity = state.config.max_concurrent_flushes
         self._durable_flushes = state.config.durable_flushes
         self._uploads: deque[DeltaRecord] = deque()
-        """Frozen, and no thread has taken them yet."""
+        """Frozen deltas that no flush thread has taken yet."""
         self._unwritten: deque[DeltaRecord] = deque()
-        """Frozen, and the written watermark has not passed them."""
+        """Frozen deltas that the written watermark has not passed yet."""
         self._written: deque[DeltaRecord] = deque()
-        """The written watermark has passed them, and no storage flush has taken them yet."""
+        """Deltas that the written watermark has passed and no storage flush has taken yet."""
         self._writing = 0
-        """Flush threads that write deltas, or were asked to."""
+        """Number of flush threads that write deltas or were asked to."""
         self._storage_due = False
         self._storage_not_before = 0.0
         self._commanded = False
         self._committing = False
-        """Whether a flush thread flushes storage, or was asked to: one at a time."""
+        """Whether a flush thread flushes storage or was asked to. Only one does at a time."""
         self._last = False
 
     @property
     def has_room(self) -> bool:
-        """Whether another delta may be frozen; the lock is held, as in all but the tasks."""
+        """Whether another delta may be frozen. The caller holds the lock, as for all methods but the tasks."""
         return len(self._uploads) < self._capacity
 
     @property
     def idle(self) -> bool:
-        """Whether no flush is on its way that would make room under the cost bound."""
+        """Whether no flush is in progress that would make room under the cost bound."""
         return not self._unwritten and not (self._durable_flushes and (self._written or self._committing))
 
     @property
     def _hurries(self) -> bool:
-        """Whether somebody waits for nothing but the next storage flush."""
+        """Whether the next storage flush must begin without waiting for the pace."""
         return self._commanded or self._last or self._state.room_wanted
 
     def submit(self, record: DeltaRecord) -> None:
-        """Take the next delta in order."""
+        """Queue the next delta in order."""
         self._state.unsettled[record] = None
         self._unwritten.append(record)
         if record.keeps:
@@ -79,12 +79,12 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
             self._pass_written()
 
     def close(self) -> None:
-        """End the coordinator once all is flushed: no delta comes after this."""
+        """End the coordinator once everything is flushed. No delta may be submitted after this."""
         self._last = True
         self._pass_durable()
 
     def flush_storage_when_due(self) -> None:
-        """Have a flush thread flush storage, now or when the pace allows it, if there is a reason to."""
+        """If a storage flush is due, let a flush thread do it, now or when the pace allows it."""
         state = self._state
         if not self._storage_due or self._committing:
             return
@@ -106,7 +106,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         try:
             more = work()
             self._state.deliver()
-        except BaseException as fatal:  # noqa: BLE001 -- whatever it is, those who wait must hear of it
+        except BaseException as fatal:  # noqa: BLE001 -- every waiting caller must get the error
             self._state.fail(fatal)  # guard: report what ended a coordinator thread
             return False
         return more
@@ -151,7 +151,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         release_frames(rejection)
         reason = rejection.reason
         if reason.__traceback__ is None:
-            # It was made and never raised: where it was rejected is the next best thing to show.
+            # The reason was never raised, so it has no traceback: show where it was rejected instead.
             reason.__traceback__ = rejection.__traceback__
         record.error = reason if isinstance(reason, ForebayError) else rejection
         record.failed = level
@@ -161,7 +161,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
     def _pass_written(self) -> None:
         while self._unwritten and self._unwritten[0].flushed:
             record = self._unwritten.popleft()
-            # The view comes before the watermark: who sees the watermark move finds the delta in the view.
+            # Update the view before the watermark: then a caller that sees the watermark finds the delta in the view.
             if record.keeps and record.error is None:
                 self._board.delta_written(record.receipt)
             elif record.keeps:
@@ -176,7 +176,7 @@ class FlushPipeline(Generic[FrozenT, ReceiptT]):
         self._pass_durable()
 
     def _pass_durable(self) -> None:
-        """Pass over what storage need not hear of, start a storage flush if there is a reason to, or end it all."""
+        """Skip deltas that need no storage flush, start a storage flush if one is due, or end the coordinator."""
         while self._written and not self._committing and not self._written[0].needs_storage:
             self._pass(self._written.popleft(), Durability.DURABLE)
         self.flush_storage_when_due()

@@ -1,4 +1,4 @@
-"""The shared fate of the writes of one delta, which all their handles look at, and who waits for it."""
+"""The progress of one delta, shared by the handles of all its writes, and the callbacks that wait for it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ if TYPE_CHECKING:
 
 
 class Waitable(Protocol):
-    """What was accepted and can be waited for: a write or a flush. Callers know it as a `Handle`."""
+    """An accepted write or flush that can be waited for. Callers see it as a `Handle`."""
 
     epoch: int | None
     record: DeltaRecord | None
 
     def standing(self, level: int) -> BaseException | bool:
-        """True once `level` is reached, the error if it never will be, else False: certain only under the lock."""
+        """Return True once `level` is reached, the error if it never will be, else False.
+
+        Without the lock, only True is certain.
+        """
 
 
 class Watcher(NamedTuple):
-    """Someone to tell when a handle reaches a level or fails."""
+    """A callback to call when a handle reaches a level or fails."""
 
     level: int
     handle: Waitable
@@ -31,12 +34,12 @@ class Watcher(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class DeltaRecord:
-    """How far one delta has come. The coordinator's lock guards every field."""
+    """The progress of one delta. The coordinator's lock guards every field."""
 
     epochs: range
-    """Known when the delta is frozen; until then empty, at its start."""
+    """Set when the delta is frozen; until then an empty range at its first epoch."""
     keeps: bool = False
-    """Whether some write of it was applied: if not, there is nothing to flush."""
+    """Whether at least one of its writes was applied. If not, there is nothing to flush."""
     cost: int = 0
     frozen: Any = None
     flushed: bool = False
@@ -59,10 +62,10 @@ class DeltaRecord:
         return self.changed
 
     def error_at(self, level: int) -> BaseException | None:
-        """The error for who asks for `level`, if the delta was rejected at it or below."""
+        """Return the delta's error if it was rejected at `level` or a lower one; else None."""
         return self.error if self.error is not None and level >= self.failed else None
 
     @property
     def needs_storage(self) -> bool:
-        """Whether durability has to come from `flush_storage`; what was rejected or empty is merely passed over."""
+        """Whether it needs `flush_storage`. A rejected or empty delta does not, unless a command asked for it."""
         return self.wants_storage or (self.keeps and self.error is None)

@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 class Room(Condition):
-    """Where writers wait for room: threads as on any condition, coroutines by a waker each. Hold the lock."""
+    """A condition on which writers wait for room: threads directly, coroutines with a waker each. Hold the lock."""
 
     def __init__(self, lock: RLock) -> None:
         super().__init__(lock)
@@ -25,11 +25,11 @@ class Room(Condition):
         self._wakers[waker] = None
 
     def discard(self, waker: LoopWaker) -> None:
-        """Do not wake it, if that has not happened yet."""
+        """Remove a coroutine's waker. If it was woken already, this does nothing."""
         self._wakers.pop(waker, None)
 
     def notify_all(self) -> None:
-        """Wake everyone who waits here, coroutines in the order in which they came."""
+        """Wake all waiting threads and coroutines, the coroutines in the order of their arrival."""
         super().notify_all()
         if self._wakers:
             wakers, self._wakers = self._wakers, {}
@@ -47,14 +47,14 @@ class LoopWaker:
         self.future: asyncio.Future[None] = loop.create_future()
 
     def __call__(self, _: object) -> None:
-        """Wake it; called in the loop's own thread."""
+        """Wake the coroutine. Call this in the event loop's thread."""
         if not self.future.done():
             self.future.set_result(None)
 
     def wake_soon(self) -> bool:
-        """Wake it, from any thread; returns False, as a task that is done."""
+        """Wake the coroutine, from any thread. Return False: as a task, this has nothing more to do."""
         try:
             self.loop.call_soon_threadsafe(self, None)
         except RuntimeError:
-            _log.debug("an event loop was closed while a coroutine of it waited for room")
+            _log.debug("an event loop was closed while one of its coroutines waited for room")
         return False

@@ -1,4 +1,4 @@
-"""What the parts of one coordinator share: the queue, the watermarks, and who waits for them."""
+"""The state that the parts of one coordinator share: the queue, the watermarks, and the callbacks that wait."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _log = logging.getLogger(__name__)
 
 
 class ChannelState:
-    """What the apply thread knows of a channel."""
+    """The part of a channel that the apply thread uses."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.accepted = 0
-        """Writes that entered, those waiting for the cost bound included; changed under the lock."""
+        """Number of writes that entered, including those that wait for the cost bound. Changed under the lock."""
         self.applied = 0
-        """Writes that left the queue; changed by the apply thread alone, without the lock."""
+        """Number of writes that left the queue. Only the apply thread changes it, without the lock."""
         self.paused: bool = False
 
 
 class CoordinatorState:
-    """The state of one coordinator. Hold `lock` to change anything, or to find that something has not happened yet."""
+    """The state of one coordinator. Hold `lock` to change it, or to be sure that something has not happened yet."""
 
     def __init__(self, name: str, config: CoordinatorConfig, group: CoordinatorGroup) -> None:
         self.name = name
@@ -46,9 +46,9 @@ class CoordinatorState:
         self.clock: Final = group.clock
         self.lock: Final = group.lock
         self.apply_task: Task = lambda: False
-        """Looks for something to apply or to freeze; runs on the apply thread, when it was woken."""
+        """The task that applies writes and freezes the delta. The apply thread runs it when it is woken."""
         self.idle: bool = False
-        """Whether the task found nothing to do, and has to be woken: most writes need not."""
+        """Whether the task found nothing to do, so that the next write must wake it."""
         self.room: Final = Room(self.lock)
         """Writers wait here for their channel's capacity."""
         self.moved: Final = Condition(self.lock)
@@ -59,19 +59,19 @@ class CoordinatorState:
         self.pending: list[Waitable] = []
         """Writes and flush commands in the order of their arrival."""
         self.parked: dict[ChannelState, list[Waitable]] = {}
-        """Writes that came up while their channel was paused."""
+        """Writes that the apply thread put aside because their channel was paused."""
         self.paused = 0
         self.newly_paused = False
-        """Whether what the apply thread took may hold writes of a channel paused since."""
+        """Whether the apply thread may have taken writes of a channel before that was paused."""
         self.applying = False
         self.batches = 0
-        """Times that `applying` has ended: who waits for that might not be quick enough to see it."""
+        """Number of batches applied. A thread that waits for the end of one may be too slow to see `applying` False."""
         self.interrupt: bool = False
-        """Asks the apply thread to look again before it applies one more write."""
+        """Asks the apply thread to check the state before it applies another write."""
         self.held_cost: int = 0
         """This coordinator's part of the group's `held_cost`."""
         self.room_wanted: bool = False
-        """Whether the group asks for the cost that is held here."""
+        """Whether the group asks this coordinator to release cost."""
 
         self.watermarks: list[int] = [0, 0, 0, 0]
         """Indexed by `Durability`."""
@@ -85,13 +85,13 @@ class CoordinatorState:
         self._outbox: list[Watcher] = []
 
     def over(self) -> BaseException | None:
-        """Why nothing more will happen, or None as long as something may."""
+        """Return why the coordinator has stopped; None if it has not."""
         if self.failure is not None:
             return self.failure
         return Closed(f"{self.name} was stopped; open a new one") if self.ended else None
 
     def check_accepting(self) -> None:
-        """Raise `Closed`, or what stopped the coordinator, if it takes no more writes."""
+        """Raise `Closed`, or the error that stopped the coordinator, if it accepts no more writes."""
         if self.failure is not None:
             raise fresh(self.failure)
         if self.stopping:
@@ -104,28 +104,28 @@ class CoordinatorState:
         self.clock.wait_until(condition, deadline)
 
     def wake_apply(self) -> None:
-        """Let the apply thread look again, if it found nothing to do."""
+        """Wake the apply thread if it found nothing to do."""
         if self.idle:
-            # In this order: after an interrupt in between, the next one to come wakes it again.
+            # In this order: after an interrupt in between, `idle` is still set and the next call wakes it again.
             self.group.apply_thread.wake(self.apply_task)
             self.idle = False
 
     def release_cost(self, cost: int) -> None:
-        """Make room under the cost bound."""
+        """Subtract a cost that is no longer held, and wake writers that wait for room."""
         if cost:
             self.held_cost -= cost
             self.group.held_cost -= cost
-            # Those still without room ask again.
+            # Writers that still find no room ask again.
             self.room_wanted = False
             self.group.room.notify_all()
 
     def make_room(self) -> None:
-        """Flush soon what is held."""
+        """Flush soon, so that the held cost is released."""
         self.room_wanted = True
         self.wake_apply()
 
     def watch(self, watcher: Watcher) -> None:
-        """Keep a watcher until its handle reaches the watcher's level, which it has not yet."""
+        """Keep a watcher until its handle, which has not reached the watcher's level, does so or fails."""
         handle = watcher.handle
         epoch = handle.epoch
         if epoch is None or epoch > self.watermarks[Durability.APPLIED]:
@@ -134,7 +134,7 @@ class CoordinatorState:
             handle.record.watchers.append(watcher)
 
     def handles_applied(self, handles: list[Waitable]) -> None:
-        """Tell, or move to their deltas, the watchers of handles that were just applied."""
+        """Queue the watchers of handles that were just applied for `deliver`, or move them to their deltas' records."""
         self.moved.notify_all()
         watchers = self._unapplied_watchers
         if not watchers:
@@ -157,7 +157,7 @@ class CoordinatorState:
             record.watchers = left
 
     def fail(self, error: BaseException) -> None:
-        """Stop everything on an error, and tell everyone who waits for anything. Takes the lock itself."""
+        """Stop the coordinator because of an error, and report it to all who wait. Takes the lock itself."""
         release_frames(error)
         with self.lock:
             if self.failure is None and not self.ended:
@@ -172,7 +172,7 @@ class CoordinatorState:
 
     def _tell_all(self) -> None:
         self.interrupt = True
-        self.wake_apply()  # to let go of what it took
+        self.wake_apply()  # so that it drops the writes it took
         for condition in (self.room, self.moved, self.view_changed):
             condition.notify_all()
         for record in (*self.unsettled, self.current):
@@ -187,7 +187,10 @@ class CoordinatorState:
         self.group.leave(self)
 
     def deliver(self) -> None:
-        """Call the watchers whose handles have reached their level, without the lock: a watcher may do anything."""
+        """Call the watchers whose handles reached their level or failed. The caller must not hold the lock.
+
+        A callback may do anything, so none is called under the lock.
+        """
         if not self._outbox:
             return
         with self.lock:
@@ -204,7 +207,7 @@ class CoordinatorState:
                 # One call for all coroutines of a loop: each call wakes the loop through a socket.
                 loop.call_soon_threadsafe(_wake, wakers)
             except RuntimeError:
-                _log.debug("an event loop was closed while coroutines of it waited on %s", self.name)
+                _log.debug("an event loop was closed while some of its coroutines waited for %s", self.name)
 
 
 def _wake(wakers: list[LoopWaker]) -> None:
@@ -225,5 +228,5 @@ def _call_quietly(callback: Callable[[Any], object], handle: Waitable) -> None:
     try:
         callback(handle)
     # guard: survive any exception from a done callback
-    except BaseException:  # noqa: BLE001 -- logged; this thread has other waiters to tell
+    except BaseException:  # noqa: BLE001 -- logged; this thread has other callbacks to call
         _log.exception("a done callback failed")

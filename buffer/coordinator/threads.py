@@ -38,14 +38,14 @@ class ApplyThread:
         _start(self.thread)
 
     def end(self) -> None:
-        """Let the thread leave when no task is ready."""
+        """End the thread once no task is ready."""
         self._ending = True
         self._woken.notify_all()
 
     def wake(self, task: Task) -> None:
         """Run a task soon."""
         self._ready.append(task)
-        # All: an interrupted notify() may leave a waiter without a thread, and the next notify() might choose it.
+        # Notify all: an interrupted notify() may leave a waiter that has no thread, and the next one might choose it.
         self._woken.notify_all()
 
     def wake_at(self, task: Task, moment: float | None) -> None:
@@ -94,19 +94,22 @@ class FlushThreads:
         self._clock = clock
         self._ready = Condition(lock)
         self._tasks: deque[tuple[Task, object]] = deque()
-        """Each with its owner."""
+        """Tasks that wait for a thread, each with its owner."""
         self._sleeping = 0
-        """Threads that wait for a task, without those that were just woken for one."""
+        """Number of threads that wait for a task, not counting those that were just woken."""
         self._ending = False
 
     def begin(self) -> None:
-        """Start the first thread: at the interpreter's exit it is too late to start one. Again, this does nothing."""
+        """Start the first thread; called again, this does nothing.
+
+        At the interpreter's exit it is too late to start a thread.
+        """
         if not self.threads:
             self.threads.append(self._new_thread())
         _start(self.threads[0])
 
     def end(self) -> None:
-        """Drop the tasks, which are of no use to anyone now, and let the threads leave."""
+        """Drop the queued tasks, which nobody needs any more, and end the threads."""
         self._ending = True
         self._tasks.clear()
         self._sleeping = 0
@@ -115,7 +118,10 @@ class FlushThreads:
     # Only the group's own threads may call these: Ctrl-C in a caller's thread could leave `_sleeping` wrong.
 
     def grow_to(self, count: int) -> None:
-        """Start threads ahead of work: with one for each coordinator, one that hangs leaves the others a thread."""
+        """Start threads before they are needed, up to `count`.
+
+        With one thread for each coordinator, a flush that hangs leaves a thread to the others.
+        """
         while not self._ending and len(self.threads) < min(count, self._most) and self._start_another():
             pass
 
@@ -138,7 +144,7 @@ class FlushThreads:
         try:
             thread.start()
         except RuntimeError:
-            return False  # the system gives us no more threads: those that run do the work
+            return False  # the system gives us no more threads: the running ones do the work
         self.threads.append(thread)
         return True
 

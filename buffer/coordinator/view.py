@@ -1,4 +1,4 @@
-"""Views: what readers see of the writes, and subscriptions to every change of it."""
+"""Views: what readers see of the writes, and subscriptions to new views."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class View(Generic[ReaderT, ReceiptT]):
-    """Where every write is at one moment: together the parts hold each write that was applied and not rejected."""
+    """All deltas at one moment. Together, the parts hold each write that was applied and not rejected."""
 
     current: ReaderT
     """The delta that takes writes now."""
     frozen: tuple[Stamped[ReaderT], ...] = ()
-    """The deltas on their way to storage, newest first."""
+    """The frozen deltas that are not written yet, newest first."""
     last_written: Stamped[ReaderT] | None = None
     """The newest delta that was written."""
     snapshot: ReceiptT | None = None
-    """What the flusher returned for the newest written delta; before the first, what the coordinator was given."""
+    """The receipt of the newest written delta; before the first, the `snapshot` that the coordinator was given."""
 
 
 class ViewBoard(Generic[ReaderT, ReceiptT]):
-    """The parts of the latest view, and those who follow it. Every method is called with the coordinator's lock held.
+    """The parts of the current view, and its subscribers. Every method is called with the coordinator's lock held.
 
-    A view is made only for those who ask or have subscribed.
+    A `View` is made only on request or for subscribers.
     """
 
     def __init__(self, current: ReaderT, snapshot: ReceiptT | None) -> None:
@@ -43,11 +43,11 @@ class ViewBoard(Generic[ReaderT, ReceiptT]):
         self._frozen: deque[Stamped[ReaderT]] = deque()
         self._last_written: Stamped[ReaderT] | None = None
         self._snapshot = snapshot
-        # A subscription that its owner forgot is gone from here too.
+        # Weak references: a subscription that its owner drops disappears from here too.
         self.subscriptions: WeakSet[ViewSubscription[ReaderT, ReceiptT]] = WeakSet()
 
     def view(self) -> View[ReaderT, ReceiptT]:
-        """The view as it is now."""
+        """Return the current view."""
         return View(self._current, tuple(self._frozen), self._last_written, self._snapshot)
 
     def delta_frozen(self, epochs: range, successor: ReaderT) -> None:
@@ -63,7 +63,7 @@ class ViewBoard(Generic[ReaderT, ReceiptT]):
         self._publish()
 
     def delta_rejected(self) -> None:
-        """Show the oldest frozen delta no more."""
+        """Remove the oldest frozen delta from the view."""
         self._frozen.pop()
         self._publish()
 
@@ -78,7 +78,7 @@ class ViewSubscription(Generic[ReaderT, ReceiptT]):
     """Every view since the subscription began, in order, as long as its reader keeps up."""
 
     view: View[ReaderT, ReceiptT]
-    """The view it started from: the first one received is the one right after it."""
+    """The view at the start. The first view received is the next one after it."""
 
     def __init__(self, state: CoordinatorState, board: ViewBoard[ReaderT, ReceiptT], capacity: int) -> None:
         self._state = state
@@ -89,7 +89,7 @@ class ViewSubscription(Generic[ReaderT, ReceiptT]):
         self.restart()
 
     def restart(self) -> View[ReaderT, ReceiptT]:
-        """The view as it is now; what is received next comes right after it."""
+        """Return the current view, and continue from there: the next view received is the one after it."""
         with self._state.lock:
             self._waiting.clear()
             self._lost = False
@@ -98,12 +98,12 @@ class ViewSubscription(Generic[ReaderT, ReceiptT]):
             return self.view
 
     def receive(self, timeout: float | None = None) -> View[ReaderT, ReceiptT]:
-        """The next view.
+        """Wait for the next view, and return it.
 
         Raises:
             MessagesLost: views were dropped; call `restart()`.
-            Timeout: there was none in `timeout` seconds.
-            Closed: there will be no more. If an error stopped the coordinator, it is raised instead.
+            Timeout: there was no new view in `timeout` seconds.
+            Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
         """
         state = self._state
         deadline = deadline_in(state.clock, timeout)
@@ -128,7 +128,7 @@ class ViewSubscription(Generic[ReaderT, ReceiptT]):
             return
 
     def offer(self, view: View[ReaderT, ReceiptT]) -> None:
-        """Queue a view, with the lock held; if there is no room, drop them all and remember it."""
+        """Queue a view. If the queue is full, drop all views; `receive` then raises `MessagesLost`."""
         if self._lost:
             return
         if len(self._waiting) < self._capacity:

@@ -1,4 +1,4 @@
-"""The audit trail: what the collector and the runtime did to a buffer, for an operator to ask about later."""
+"""The audit trail: a record of what the collector and the runtime did to a buffer, for operators."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _READ_AT_ONCE: Final = 1000
 
 
 class AuditTrail:
-    """Writes down what happens to buffers, in one topic of an event log. Hand it to a collector or a runtime.
+    """Records what happens to buffers, in one topic of an event log. Pass it to a collector or a runtime.
 
-    Work does not stop because it cannot be written down: what could not be is logged and counted.
+    If an event cannot be recorded, that is logged and counted, and the work goes on.
 
     Args:
         log: the event log; the caller closes it.
@@ -43,8 +43,8 @@ class AuditTrail:
         Args:
             kind: what it was, such as `delete.started`.
             buffer: the buffer's URL.
-            objects: the keys, relative to the buffer, of the objects that it happened to.
-            details: whatever else there is to say, as JSON.
+            objects: the keys of the affected objects, relative to the buffer.
+            details: any further details; JSON must be able to hold them.
         """
         payload = {"buffer": buffer, "objects": list(objects), **details}
         try:
@@ -55,7 +55,7 @@ class AuditTrail:
 
 
 def object_history(log: EventLog, location: str, *, topic: str = AUDIT_TOPIC) -> Iterator[Record]:
-    """Yield everything in an audit trail that happened to an object, oldest first.
+    """Yield the records of an audit trail that concern an object, oldest first.
 
     Args:
         log: the event log.

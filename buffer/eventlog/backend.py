@@ -1,4 +1,4 @@
-"""The interface of an event log's storage; subscriptions are implemented once, above it."""
+"""The interface of an event log's storage. Subscriptions are implemented once, on top of it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 
 class Bounds(NamedTuple):
-    """Which offsets of a partition are there."""
+    """The range of offsets that a partition holds."""
 
     first: int
-    """The lowest that is retained; `next` if none is."""
+    """The lowest offset that is retained; `next` if there is none."""
     next: int
-    """That of the next event appended: one more than the latest, and 0 before the first."""
+    """The offset of the next event to be appended: one more than the latest, and 0 before the first."""
 
 
 class Changes:
-    """Wakes subscribers when something new is there: a condition, and how often it was notified."""
+    """Wakes subscribers when the log changes: a condition, and the number of its notifications."""
 
     def __init__(self) -> None:
         self.condition: Condition = Condition()
         self.count: int = 0
 
     def notify(self) -> None:
-        """Wake all waiting threads. A thread that is reading now sees by `count` that something changed."""
+        """Wake all waiting threads. A thread that is reading now finds the change by comparing `count`."""
         with self.condition:
             self.count += 1
             self.condition.notify_all()
@@ -43,16 +43,16 @@ class Changes:
 
 
 class Backend(ABC):
-    """A home of topics, partitions and encoded events. Safe to use from many threads.
+    """Stores topics, partitions and encoded events. Safe to use from many threads.
 
-    Names and numbers are checked before they get here. Reading never writes: what is not there reads as empty. Topics
-    are made, and their number of partitions settled, before anything is appended to them.
+    The caller has checked names and numbers. Reading never writes: a topic that does not exist reads as empty. The
+    caller creates a topic, with its number of partitions, before it appends to it.
     """
 
     kind: str
-    """What `describe` calls it."""
+    """The name of this kind of storage in `describe`."""
     url: str
-    """Where it is, for messages."""
+    """The log's URL, for messages."""
     polls: bool
     """Whether other processes can append without a notification, so that a waiting reader must poll."""
 
@@ -73,7 +73,7 @@ class Backend(ABC):
 
         Raises:
             Unavailable: none of them was appended.
-            Unknown: they may have been, or may yet be.
+            Unknown: they may have been appended, or may be later.
         """
 
     @abstractmethod
@@ -82,9 +82,9 @@ class Backend(ABC):
 
     @abstractmethod
     def read(self, topic: str, partition: int, first: int, limit: int) -> list[tuple[int, bytes]]:
-        """Return up to `limit` events, neighbours, from offset `first` on, or from the first retained if that is later.
+        """Return up to `limit` contiguous events with their offsets, from offset `first` or the first retained on.
 
-        What `bounds` said to be there before is found, unless it was compacted away.
+        Every event within the `bounds` returned earlier is found, unless it was compacted away since.
         """
 
     @abstractmethod
@@ -93,18 +93,18 @@ class Backend(ABC):
 
     @abstractmethod
     def cursor(self, topic: str, partition: int, consumer: str) -> int | None:
-        """Return where a consumer is; None if it never said."""
+        """Return a consumer's cursor, the last offset it is done with; None if there is none."""
 
     @abstractmethod
     def move_cursor(self, topic: str, partition: int, consumer: str, to: int | None, *, back: bool) -> None:
-        """Remember where a consumer is; unless `back`, a place before the present one changes nothing."""
+        """Set a consumer's cursor; None removes it. Unless `back`, an offset before the current one changes nothing."""
 
     @abstractmethod
     def size_bytes(self) -> int | None:
-        """Return what the log takes where it is; None in memory."""
+        """Return the log's size in bytes where it is stored; None in memory."""
 
-    def flush(self) -> None:  # noqa: B027 - not every home has to
-        """Let what was appended survive a power cut, where that needs doing."""
+    def flush(self) -> None:  # noqa: B027 - not every kind of storage needs it
+        """Make everything appended so far survive a power cut, where that is not so already."""
 
     def close(self) -> None:  # noqa: B027
-        """Let go of files and connections."""
+        """Close files and connections."""

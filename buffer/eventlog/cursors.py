@@ -24,18 +24,18 @@ class _Cursor(Struct, frozen=True):
 
     consumer: str
     at: Whole | None
-    """The last offset that the consumer is done with."""
+    """The last offset that the consumer is done with; None if it was reset."""
     number: Whole
-    """Grows with every write, so that no two states are the same bytes."""
+    """Grows with every write, so that no two states have the same bytes."""
     write_id: str
-    """Random: known beforehand to the one who made this write alone."""
+    """A random id of this write, by which its writer recognizes it."""
 
 
 _decoder = msgspec.json.Decoder(_Cursor)
 
 
 class StoredCursors(Backend):
-    """A backend whose home is a store or a folder, and which keeps its cursors there."""
+    """A backend in a store or a folder that keeps its cursors there too."""
 
     def __init__(self, store: ObjectStore, *, clock: Clock, random: Random) -> None:
         super().__init__()
@@ -44,12 +44,12 @@ class StoredCursors(Backend):
         self._random = random
 
     def cursor(self, topic: str, partition: int, consumer: str) -> int | None:
-        """Return where a consumer is; None if it never said."""
+        """Return a consumer's cursor, the last offset it is done with; None if there is none."""
         found = self._register(topic, partition, consumer).read().value
         return None if found is None else found.at
 
     def move_cursor(self, topic: str, partition: int, consumer: str, to: int | None, *, back: bool) -> None:
-        """Remember where a consumer is; unless `back`, a place before the present one changes nothing."""
+        """Set a consumer's cursor; None removes it. Unless `back`, an offset before the current one changes nothing."""
         write_id = f"{self._random.getrandbits(128):032x}"
 
         def change(cursor: _Cursor | None) -> _Cursor | None:
@@ -58,7 +58,7 @@ class StoredCursors(Backend):
                 return None
             return _Cursor(consumer, to, 0 if cursor is None else cursor.number + 1, write_id)
 
-        # Where another write came on top, ours is repeated: an ack then changes nothing or moves forward, as it should.
+        # If another write replaced ours before we saw the answer, ours is repeated. That never moves an ack backward.
         self._register(topic, partition, consumer).update(change, lambda cursor: cursor.write_id == write_id)
 
     def _register(self, topic: str, partition: int, consumer: str) -> Register[_Cursor]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Topic(msgspec.Struct, frozen=True):
-    """What `topic.json` says."""
+    """The content of `topic.json`."""
 
     partitions: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTITIONS)]
 
@@ -50,7 +50,7 @@ class _TopicFolder:
         self._files: dict[int, LinesFile] = {}
 
     def is_current(self) -> bool:
-        """Whether the folder is still the one that was opened; a lock on one that was removed excludes nobody."""
+        """Whether the folder is still the one that was opened. A lock on a folder that was removed protects nothing."""
         try:
             return os.path.samestat(self._identity, self._path.stat())
         except FileNotFoundError:
@@ -58,8 +58,8 @@ class _TopicFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        # The lock is on the folder, which is never replaced as its files are. It belongs to the open file, so threads
-        # need one of their own beside it.
+        # Lock the folder: unlike its files, it is never replaced. The lock belongs to the open folder, which all
+        # threads of this process share, so they need another lock among themselves.
         with self._threads:
             if self._fd < 0:
                 raise Closed(f"file://{self._path} was closed by another thread; open the event log again")
@@ -83,13 +83,13 @@ class _TopicFolder:
     def close(self) -> None:
         with self._threads:
             os.close(self._fd)
-            self._fd = -1  # the number may be another file's by the time that a waiting thread looks
+            self._fd = -1  # a waiting thread must not use the number: another file may have it by then
             for file in self._files.values():
                 file.close()
 
 
 class FilesBackend(StoredCursors):
-    """A log in a folder: a folder for each topic, a file for each partition, a small file for each cursor."""
+    """A log in a folder. It has a folder for each topic, a file for each partition and a small file for each cursor."""
 
     kind = "file"
     polls = True
@@ -104,9 +104,9 @@ class FilesBackend(StoredCursors):
         self._is_closed = False
 
     def create(self, topic: str, partitions: int) -> int:
-        """Make a topic unless it is there."""
+        """Create a topic unless it exists, and return its number of partitions."""
         self._store.create(_record_key(topic), msgspec.json.encode(_Topic(partitions)))
-        # Ours, or that of the process that came first.
+        # Read our record, or that of a process that was faster.
         found = self.partitions(topic)
         if found is None:
             raise Unavailable(
@@ -116,7 +116,7 @@ class FilesBackend(StoredCursors):
         return found
 
     def partitions(self, topic: str) -> int | None:
-        """Return how many there are."""
+        """Return how many partitions a topic has; None if there is no such topic."""
         return read_sound(lambda: self._read_partitions(topic), self._clock)
 
     def _read_partitions(self, topic: str) -> int | None:
@@ -131,7 +131,7 @@ class FilesBackend(StoredCursors):
             ) from error
 
     def append(self, topic: str, partition: int, events: Sequence[bytes]) -> int:
-        """Write lines, and return the first offset."""
+        """Append lines to the partition's file, and return the first offset."""
         with self._locked(topic) as folder:
             if folder is None:
                 raise Unavailable(
@@ -141,7 +141,7 @@ class FilesBackend(StoredCursors):
             return folder.file(partition).append(events)
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> list[Bounds]:
-        """Return the bounds of each."""
+        """Return the bounds of each partition."""
         with self._locked(topic) as folder:
             return [Bounds(0, 0) if folder is None else folder.file(number).bounds() for number in partitions]
 
@@ -151,7 +151,7 @@ class FilesBackend(StoredCursors):
             return [] if folder is None else folder.file(partition).read(first, limit)
 
     def compact(self, topic: str, partition: int, through: int) -> CompactReport:
-        """Replace the file by one that begins later."""
+        """Replace the partition's file by one that begins after an offset."""
         with self._locked(topic) as folder:
             if folder is None:
                 return CompactReport()
@@ -160,7 +160,7 @@ class FilesBackend(StoredCursors):
         return CompactReport(after.first - before.first, after.next - after.first, latest)
 
     def size_bytes(self) -> int | None:
-        """Return what all files take."""
+        """Return the total size of all files, in bytes."""
         return sum(path.stat().st_size for path in self._root.rglob("*") if path.is_file())
 
     def flush(self) -> None:
@@ -171,7 +171,7 @@ class FilesBackend(StoredCursors):
                     folder.sync()
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         with self._opening:
             self._is_closed = True
             folders, self._folders = self._folders, {}
@@ -181,7 +181,7 @@ class FilesBackend(StoredCursors):
 
     @contextmanager
     def _locked(self, topic: str) -> Iterator[_TopicFolder | None]:
-        """Give the topic's files under its lock; None if there is no such topic."""
+        """Yield the topic's files, with the topic's lock held; None if there is no such topic."""
         with self._typed_errors(topic):
             folder = self._open(topic)
             if folder is None:
@@ -192,7 +192,7 @@ class FilesBackend(StoredCursors):
 
     def _open(self, topic: str) -> _TopicFolder | None:
         if self._process != os.getpid():  # guard: take new locks after a fork
-            # A lock that came along through a fork is the parent's too: both would hold it at once.
+            # A forked child shares its parent's open files and so their locks: both would hold a lock at once.
             self._process, self._folders, self._opening = os.getpid(), {}, Lock()
         with self._opening:
             if self._is_closed:

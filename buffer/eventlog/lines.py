@@ -1,10 +1,10 @@
-"""One partition as a file of JSON lines: finding places in it, appending, recovering a torn end, compacting.
+"""One partition as a file of JSON lines: finding events, appending, recovering from a torn last line, compacting.
 
-The first line says at which offset the file begins; each line after it is an event and begins with its offset and, from
+The first line says at which offset the file begins. Each line after it is an event. It begins with its offset and, from
 version 2 on, a checksum. A file of version 1 gets no checksums until it is compacted. If a process dies in an append,
 the last line may have no newline: readers stop before it, and the next append cuts it off.
 
-Every method is called with the topic's lock held, so nobody else changes the file meanwhile.
+Every method is called with the topic's lock held, so no other thread or process changes the file meanwhile.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _log = logging.getLogger("forebay.eventlog")
 
 _MARK_EVERY: Final = 64
 _CHUNK: Final = 1 << 16
-"""Bytes read at once."""
+"""Maximum number of bytes in one read, unless a line is longer."""
 _VERSION: Final = 2
-"""What new files are written in."""
+"""The format version of new files."""
 _COPIED_AT_ONCE: Final = 1000
 
 
 class _Header(Struct, frozen=True):
-    """The first line."""
+    """The first line of a file."""
 
     forebay: str
     version: int
@@ -49,7 +49,7 @@ _header_decoder = msgspec.json.Decoder(_Header)
 
 
 class LinesFile:
-    """A partition's file, which need not be there yet, and what is known of it so far."""
+    """A partition's file, which need not exist yet, and an index of the part that was scanned so far."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -61,27 +61,27 @@ class LinesFile:
         self._version = _VERSION
         self._first = self._next = 0
         self._end = 0
-        """Where the last whole line ends."""
+        """Position, in bytes, where the last complete line ends."""
         self._size = 0
-        """Of the file: more than `_end` if its last line is torn."""
+        """Size of the file in bytes: more than `_end` if its last line is torn."""
         self._marks: list[int] = []
-        """Where every 64th event begins."""
+        """Positions, in bytes, where every 64th event begins."""
         self._checked_end = 0
-        """Where the last line ended when it was last checked and found intact."""
+        """The value of `_end` when the last line was last checked and found intact."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd, self._is_writable = -1, False
 
     def bounds(self) -> Bounds:
-        """Return which offsets are there."""
+        """Return the range of offsets in the file."""
         self._catch_up()
         return Bounds(self._first, self._next)
 
     def read(self, first: int, limit: int) -> list[tuple[int, bytes]]:
-        """Return up to `limit` events from an offset, or from the first one, on."""
+        """Return up to `limit` events with their offsets, from offset `first` or the first retained on."""
         self._catch_up()
         at = max(first, self._first)
         count = min(limit, self._next - at)
@@ -104,7 +104,7 @@ class LinesFile:
 
         Raises:
             Unavailable: nothing was appended.
-            Unknown: some may be there, and could not be removed.
+            Unknown: a part may be in the file, and could not be removed.
         """
         self._catch_up()
         if not self._is_writable:
@@ -127,7 +127,7 @@ class LinesFile:
         return first
 
     def compact(self, through: int) -> tuple[Bounds, Bounds]:
-        """Remove the events up to an offset; return the bounds before and after. The file is replaced by a new one."""
+        """Remove the events up to an offset, by replacing the file. Return the bounds before and after."""
         before = self.bounds()
         kept = max(before.first, min(through + 1, before.next))
         if kept > before.first:
@@ -168,7 +168,7 @@ class LinesFile:
                 f"{self._path}: the end of the last line, of offset {self._next}, is damaged: replace the file's last "
                 "byte by a newline"
             )
-        _log.warning("%s: an append was interrupted; its last line is cut off", self._path)
+        _log.warning("%s: an earlier append was interrupted; cutting off its incomplete last line", self._path)
         os.ftruncate(self._fd, self._end)
 
     def _write(self, data: bytes) -> None:
@@ -192,7 +192,7 @@ class LinesFile:
             ) from error
 
     def _catch_up(self) -> None:
-        """Learn what was written since the last look, or everything if the file is another one now."""
+        """Scan what was written since the last scan, or everything if the file was replaced."""
         try:
             stat = self._path.stat()
         except FileNotFoundError:
@@ -202,7 +202,7 @@ class LinesFile:
         if self._fd < 0 or not os.path.samestat(stat, os.fstat(self._fd)) or stat.st_size < self._end:
             self.close()
             self._forget()
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)  # who only reads may not be allowed to write
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)  # a reader may have no permission to write
         self._size = stat.st_size
         if self._size > self._end:
             self._scan()
@@ -215,7 +215,7 @@ class LinesFile:
             if end == 0:
                 if len(chunk) < chunk_size:
                     return  # torn
-                chunk_size *= 2  # a line longer than that
+                chunk_size *= 2  # the line is longer than the chunk
                 continue
             at = last = 0
             if self._end == 0:
@@ -239,7 +239,7 @@ class LinesFile:
         if not last.startswith(_start_of_line(offset)):
             self._forget()
             raise Corrupt(
-                f"{self._path}: by its place, the last line is of offset {offset}, but it begins with "
+                f"{self._path}: the last line should be that of offset {offset}, but it begins with "
                 f"{last[:60]!r}; restore the file"
             )
 
@@ -259,7 +259,7 @@ class LinesFile:
         self._first = self._next = header.first
 
     def _position(self, offset: int) -> int:
-        """Where an event begins; where the file ends, for the next one's offset."""
+        """Return the position where an event begins; for the offset of the next event, the end of the last line."""
         if offset >= self._next:
             return self._end
         mark, beyond = divmod(offset - self._first, _MARK_EVERY)
@@ -292,7 +292,7 @@ def _encode_line(event: bytes, offset: int, version: int) -> bytes:
 
 
 def _decode_line(line: bytes, offset: int, version: int) -> bytes | None:
-    """The event of a line without its end; None if it is not the line of that offset, or damaged."""
+    """Return the event of a line without its newline; None if the line is damaged or not of that offset."""
     start = _start_of_line(offset)
     if not line.startswith(start):
         return None

@@ -1,4 +1,4 @@
-"""An event log: topics of events that any number of readers follow, each at its own pace (rfcs/0009)."""
+"""An event log: topics of events. Any number of readers follow them, each at its own pace (rfcs/0009)."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _READ_AT_ONCE = 1000
 
 
 class EventLog(Closing):
-    """A log, wherever it is at home; `open_event_log` makes one. Safe to use from many threads.
+    """An event log in any kind of storage. `open_event_log` opens one. Safe to use from many threads.
 
-    A topic that nobody has made reads as one empty partition, and reading never makes it.
+    A topic that was never created reads as one empty partition, and reading never creates it.
 
-    What `append` alone survives depends on the home: in memory, nothing; in files and SQLite, the end of the process,
-    and a power cut only after `flush`; in object storage, everything.
+    Which failures an appended event survives depends on the storage. In memory, none. In files and SQLite, the end of
+    the process, and after `flush` a power cut. In object storage, both.
 
     Args:
-        backend: the log's home.
+        backend: the log's storage.
         depth: maximum number of events that wait for a subscriber in one partition, before it gets `Lagged`.
-        poll_interval: how many seconds a subscriber waits at most before it looks for what other processes have
-            appended; the first look is after 50 ms.
+        poll_interval: maximum seconds between two looks of a waiting subscriber for events of other processes; the
+            first look is after 50 ms.
         clock: where time comes from.
     """
 
@@ -52,7 +52,7 @@ class EventLog(Closing):
 
     @property
     def url(self) -> str:
-        """Where the log is."""
+        """The log's URL."""
         return self._backend.url
 
     # Topics
@@ -61,7 +61,7 @@ class EventLog(Closing):
         """Create a topic. Its number of partitions never changes. If it exists with this number, nothing changes.
 
         Raises:
-            InvalidInput: it is there with another number of partitions.
+            InvalidInput: it exists with another number of partitions.
         """
         self._check_open()
         check_whole(partitions, "partitions", least=1, most=MAX_PARTITIONS)
@@ -80,22 +80,22 @@ class EventLog(Closing):
     # Writing
 
     def append(self, topic: str, event: Event, *, partition: int = 0) -> int:
-        """Append an event, and return its offset. The topic is made, with one partition, if it is not there.
+        """Append an event, and return its offset. A topic that does not exist is created with one partition.
 
         Raises:
-            InvalidInput: the topic, the partition or the event cannot be.
+            InvalidInput: the topic's name, the partition or the event is not valid.
             Unavailable: the log could not be reached; nothing was appended.
-            Unknown: it may have been appended, or may yet be.
+            Unknown: it may have been appended, or may be later.
         """
         return self.append_many(topic, [event], partition=partition).start
 
     def append_many(self, topic: str, events: Sequence[Event], *, partition: int = 0) -> range:
-        """Append events as neighbours, in one go, and return their offsets. As `append` otherwise."""
+        """Append events in one step, and return their contiguous offsets. Raises as `append` does."""
         self._check_open()
         check_topic(topic)
         now_ms = self._clock.now_ms()
         encoded = [encode_event(event, now_ms) for event in events]
-        # Before anything is made: a call that is refused leaves nothing behind.
+        # Check before the topic is created: a call that is refused leaves nothing behind.
         count = self._count(topic)
         check_partition(partition, count or 1, self.url, topic)
         if count is None and encoded:
@@ -109,7 +109,7 @@ class EventLog(Closing):
         return range(first, first + len(encoded))
 
     def flush(self) -> None:
-        """Let everything appended so far survive a power cut: sync files, checkpoint SQLite."""
+        """Make everything appended so far survive a power cut: sync files, checkpoint SQLite."""
         self._check_open()
         self._backend.flush()
 
@@ -118,7 +118,7 @@ class EventLog(Closing):
     def read_range(
         self, topic: str, *, after: int | None = None, limit: int | None = None, partition: int = 0
     ) -> list[Record]:
-        """Return the events after an offset, or from the first one there, in order; at most `limit` of them."""
+        """Return up to `limit` events in order, after the offset `after`, or from the first retained on."""
         at = 0 if after is None else check_whole(after, "after", least=-1) + 1
         wanted = None if limit is None else check_whole(limit, "limit")
         self._check_place(topic, partition)
@@ -138,15 +138,15 @@ class EventLog(Closing):
         return records
 
     def subscribe(self, topic: str, assignment: Mapping[int, int] | None = None) -> tuple[Subscription, Assignment]:
-        """Follow partitions, each from the first offset wanted on; the topic need not be there yet.
+        """Follow partitions, each from a start offset on. The topic need not exist yet.
 
         Args:
             topic: the topic.
-            assignment: the first offset wanted, by partition; none at first is as good as any.
+            assignment: the start offset of each partition. It may be empty: partitions can be added later.
 
         Returns:
-            The events, as an iterator that waits for more until it is closed; and the handle that adds and removes
-            partitions meanwhile. Dropping the handle changes nothing; dropping both leaves nothing behind.
+            The events, as an iterator that waits for more until it is closed; and a handle that adds and removes
+            partitions. Dropping the handle changes nothing; dropping both frees everything.
         """
         partitions = self.partitions(topic)
         following = Following(self._backend, topic)
@@ -170,14 +170,14 @@ class EventLog(Closing):
         return end - 1 if end else None
 
     def high_water_marks(self, topic: str) -> list[int]:
-        """Return the offset of the next event to be appended, of every partition: 0 where there was none."""
+        """Return the offset of the next event to be appended, for each partition; 0 before the first event."""
         count = self.partitions(topic)
         return [bounds.next for bounds in self._backend.bounds(topic, range(count))]
 
     # Consumers
 
     def ack(self, topic: str, consumer: str, up_to: int, *, partition: int = 0) -> None:
-        """Remember that a consumer is done with everything up to and including an offset. It only moves forward.
+        """Record that a consumer is done with all events up to and including an offset. The cursor only moves forward.
 
         Raises:
             InvalidInput: there is no such event yet.
@@ -185,20 +185,20 @@ class EventLog(Closing):
         self._move(topic, consumer, up_to, partition, back=False)
 
     def reset(self, topic: str, consumer: str, to: int | None, *, partition: int = 0) -> None:
-        """Move a consumer's cursor anywhere: to an offset it is done with, or None, as if it had never been there."""
+        """Set a consumer's cursor to any offset, as the last one it is done with. None removes the cursor."""
         self._move(topic, consumer, to, partition, back=True)
 
     def cursor(self, topic: str, consumer: str, *, partition: int = 0) -> int | None:
-        """Return the last offset that a consumer is done with; None if it never said."""
+        """Return the last offset that a consumer is done with; None if there is none."""
         self._check_place(topic, partition)
         return self._backend.cursor(topic, partition, check_consumer(consumer))
 
     # Keeping it small
 
     def compact(self, topic: str, through: int, *, partition: int = 0) -> CompactReport:
-        """Remove the events up to and including an offset, and say what was done. Cursors do not hold it back.
+        """Remove the events up to and including an offset, and return a report. Consumers' cursors do not prevent it.
 
-        In object storage the space comes back when the collector next runs on the topic.
+        In object storage the space is freed when the collector next runs on the topic.
         """
         check_whole(through, "through", least=-1)
         self._check_place(topic, partition)
@@ -209,13 +209,13 @@ class EventLog(Closing):
         return report
 
     def describe(self) -> Description:
-        """Return what there is to know of the log without reading it."""
+        """Return the log's storage, location, size and depth, without reading events."""
         self._check_open()
         location = None if self._backend.kind == "memory" else self.url
         return Description(self._backend.kind, location, self._backend.size_bytes(), self._depth)
 
     def close(self) -> None:
-        """Let go of files and connections, and end every subscription. Closing again does nothing."""
+        """Close files and connections, and end every subscription. Closing again does nothing."""
         if not self._closed:
             self._closed = True
             self._backend.changes.notify()
@@ -240,7 +240,7 @@ class EventLog(Closing):
         self._backend.move_cursor(topic, partition, consumer, to, back=back)
 
     def _count(self, topic: str) -> int | None:
-        """How many partitions a topic has; None if there is no such topic yet. What is known never changes."""
+        """Return how many partitions a topic has; None if there is no such topic yet. The number is read only once."""
         if topic not in self._counts:
             found = self._backend.partitions(topic)
             if found is None:

@@ -24,7 +24,7 @@ class _Partition:
 
 
 class _Shared:
-    """What all handles of one name share."""
+    """The state that all handles of one name share."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -37,7 +37,7 @@ _logs: dict[str, _Shared] = {}
 
 
 def _renew_locks() -> None:
-    """In a forked child: a lock that another thread of the parent held would never be released."""
+    """Make new locks in a forked child: a lock that another thread of the parent held would never be released."""
     for shared in _logs.values():
         shared.lock = Lock()
         shared.changes.condition = Condition()
@@ -47,7 +47,7 @@ os.register_at_fork(after_in_child=_renew_locks)
 
 
 class MemoryBackend(Backend):
-    """A log in this process. A child process, forked or spawned, has one of its own."""
+    """A log in this process. A child process, forked or spawned, has its own log."""
 
     kind = "memory"
     polls = False
@@ -58,18 +58,18 @@ class MemoryBackend(Backend):
         self.changes: Changes = self._shared.changes
 
     def create(self, topic: str, partitions: int) -> int:
-        """Make a topic unless it is there."""
+        """Create a topic unless it exists, and return its number of partitions."""
         with self._shared.lock:
             return len(self._shared.topics.setdefault(topic, [_Partition() for _ in range(partitions)]))
 
     def partitions(self, topic: str) -> int | None:
-        """Return how many there are."""
+        """Return how many partitions a topic has; None if there is no such topic."""
         with self._shared.lock:
             found = self._shared.topics.get(topic)
         return None if found is None else len(found)
 
     def append(self, topic: str, partition: int, events: Sequence[bytes]) -> int:
-        """Append, and return the first offset."""
+        """Append events, and return the first offset."""
         with self._shared.lock:
             found = self._shared.topics[topic][partition]
             offset = found.bounds.next
@@ -77,7 +77,7 @@ class MemoryBackend(Backend):
             return offset
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> list[Bounds]:
-        """Return the bounds of each."""
+        """Return the bounds of each partition."""
         with self._shared.lock:
             found = self._shared.topics.get(topic)
             return [Bounds(0, 0) if found is None else found[number].bounds for number in partitions]
@@ -103,12 +103,12 @@ class MemoryBackend(Backend):
             return CompactReport(removed, len(found.events), end - 1 if end else None)
 
     def cursor(self, topic: str, partition: int, consumer: str) -> int | None:
-        """Return where a consumer is."""
+        """Return a consumer's cursor; None if there is none."""
         with self._shared.lock:
             return self._shared.cursors.get((topic, partition, consumer))
 
     def move_cursor(self, topic: str, partition: int, consumer: str, to: int | None, *, back: bool) -> None:
-        """Remember where a consumer is."""
+        """Set or remove a consumer's cursor."""
         key = (topic, partition, consumer)
         with self._shared.lock:
             if to is None:

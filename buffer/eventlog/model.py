@@ -1,4 +1,4 @@
-"""Events, what is known of a log, and the bytes that every home keeps."""
+"""Events, descriptions of a log, and the bytes in which every kind of storage keeps an event."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Event(Struct, frozen=True):
     """Something that happened."""
 
     kind: str
-    """What happened, such as `delete.started`. Readers tell events apart by it."""
+    """The type of the event, such as `delete.started`, by which readers tell events apart."""
     payload: Any = None
-    """Anything that JSON can hold, read back as JSON gives it (a tuple as a list), or bytes."""
+    """Bytes, or anything that JSON can hold. It is read back as JSON gives it: a tuple as a list."""
     headers: Mapping[str, str] = {}
-    """Short facts beside the payload."""
+    """Short facts that are stored beside the payload."""
     time_ms: int | None = None
-    """When it happened, in milliseconds since 1970; by default, when it is appended."""
+    """When it happened, in milliseconds since 1970; by default, the time of the append."""
 
 
 class Record(Struct, frozen=True):
@@ -33,7 +33,7 @@ class Record(Struct, frozen=True):
     topic: str
     partition: int
     offset: int
-    """Within the partition: from 0, contiguous, never used again."""
+    """Its number within the partition. Offsets begin at 0, are contiguous and are never used again."""
     event: Event
 
 
@@ -42,9 +42,9 @@ class CompactReport:
     """What a compaction did to a partition."""
 
     removed: int = 0
-    """Events that are gone by it."""
+    """Number of events that it removed."""
     remaining: int = 0
-    """Events that are still there."""
+    """Number of events that are left."""
     latest: int | None = None
     """The offset of the last event ever appended; None if there was none."""
     checkpointed: bool = False
@@ -53,23 +53,23 @@ class CompactReport:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What there is to know of a log without reading it."""
+    """Facts about a log that need no reading of events."""
 
     backend: str
     """`memory`, `file`, `sqlite` or `objects`."""
     location: str | None
-    """Where it is; None in memory."""
+    """The log's URL; None in memory."""
     size_bytes: int | None
-    """What it takes there; None in memory."""
+    """The log's size there, in bytes; None in memory."""
     depth: int
-    """Maximum number of events that wait for a subscriber. After that it gets an error that says that it lags."""
+    """Maximum number of events that wait for a subscriber in one partition. If more do, it gets `Lagged`."""
 
 
 class Lagged(ForebayError):
     """The subscriber fell too far behind, and the subscription has ended; subscribe again after `last`."""
 
     last: dict[int, int]
-    """The last offset given, for each partition assigned; one less than the start where none was."""
+    """For each assigned partition, the offset of the last event returned; the start minus one if there was none."""
 
     def __init__(self, message: str, *, last: dict[int, int]) -> None:
         super().__init__(message)
@@ -77,7 +77,7 @@ class Lagged(ForebayError):
 
 
 class _Stored(Struct, frozen=True, omit_defaults=True):
-    """An event as every home keeps it: one line of JSON. Bytes have a field of their own."""
+    """An event as it is stored: one line of JSON. A payload of bytes has its own field."""
 
     kind: str
     time_ms: int
@@ -112,11 +112,11 @@ def encode_event(event: Event, now_ms: int) -> bytes:
 
 _SEAL: Final = b'{"crc32c":"'
 _SEAL_SIZE: Final = len(_SEAL) + 10
-"""Bytes of the checksum's field, to the comma after it: eight hexadecimal digits, a quote and the comma."""
+"""Size in bytes of the checksum's field: `_SEAL`, then eight hexadecimal digits, a quote and a comma."""
 
 
 def seal_event(event: bytes, offset: int) -> bytes:
-    """Return the bytes of an event with a checksum of them and of their offset as the first field."""
+    """Return the bytes of an event with a first field added: a checksum of the bytes and their offset."""
     return b'%s%08x",%s' % (_SEAL, crc32c(b"%d%s" % (offset, event)), event[1:])
 
 
@@ -132,7 +132,7 @@ def unseal_event(sealed: bytes, offset: int) -> bytes | None:
 
 
 def decode_record(data: bytes, url: str, topic: str, partition: int, offset: int) -> Record:
-    """Return an event with its place, or raise `Corrupt`, naming where it is."""
+    """Return an event with its place in the log, or raise `Corrupt` with that place."""
     try:
         stored = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

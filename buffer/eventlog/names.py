@@ -1,4 +1,4 @@
-"""What topics and consumers may be called, and what a consumer is called where names are files."""
+"""Checks the names of topics and consumers, and turns a consumer's id into a file name."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def check_topic(topic: Any) -> str:
 
 
 def topic_name(text: str) -> str:
-    """Return a topic's name for any text, such as a URL; always the same one for the same text.
+    """Return a valid topic name for any text, such as a URL. The same text always gives the same name.
 
-    A text that is a valid name stays as it is. In any other, wrong characters become `_`, and a hash of the text
-    follows, so that two such texts get two names.
+    A valid name is returned as it is. In any other text, invalid characters become `_`, and a hash of the text is
+    appended, so that two such texts get two names.
     """
     if NAME.fullmatch(text) and text not in {".", ".."}:
         return text
@@ -32,7 +32,7 @@ def topic_name(text: str) -> str:
 
 
 def check_consumer(consumer: Any) -> str:
-    """Return a consumer's id, any text that is not blank, or raise `InvalidInput`."""
+    """Return a consumer's id. Raise `InvalidInput` if it is blank or not text."""
     if not isinstance(consumer, str) or not consumer.strip():
         raise InvalidInput(f"a consumer's id must be text that is not blank, not {consumer!r}")
     try:
@@ -43,10 +43,10 @@ def check_consumer(consumer: Any) -> str:
 
 
 def safe_name(consumer: str) -> str:
-    """Return a file name that no other consumer's id has, also where names have no case.
+    """Return a file name that no other consumer's id gets, even where file names ignore case.
 
-    Everything but `a-z 0-9 . _ -` becomes `%` and its bytes. What is too long for a name then ends in `=` and a hash;
-    `=` itself is escaped, so no short id ends like that.
+    Every character but `a-z 0-9 . _ -` becomes `%` and its bytes. A name that is too long is cut, and ends in `=` and a
+    hash. No short name ends like that, since `=` itself is escaped.
     """
     escaped = _UNSAFE.sub(lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), consumer)
     if len(escaped) <= _LONGEST and escaped not in {".", ".."}:

@@ -1,7 +1,7 @@
-"""`s3://bucket/log` and its like: a log in object storage, shared by everyone who reaches the store (rfcs/0009).
+"""`s3://bucket/log` and similar URLs: a log in object storage, shared by all processes that use it (rfcs/0009).
 
-A topic is a forebay topic, a partition one of its buffers, an append one batch. An event's offset is the number that
-the buffer gives its record.
+A topic of the log is a forebay topic, a partition is one of its buffers, and an append is one batch. An event's offset
+is the number that the buffer gives its record.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from forebay.buffer.write.upload import Uploaded
 
 _COMPACTED: Final = re.compile(r"eventlog\.from-(\d{1,19})")
-"""The group whose name says the first offset retained, and whose start is the first batch still needed.
+"""Matches the name of the log's own group, which contains the first retained offset.
 
-It is there from the first append on, so that the collector trims what was compacted and nothing else.
+The group's start is the first batch that is still needed. The group exists from the first append on, so that the
+collector trims only what was compacted.
 """
 
 _MAX_ATTEMPTS: Final = 10
-"""How often an upload, or a read, is overtaken by the collector before it is given up."""
+"""Maximum number of attempts to read, if the collector deletes batches meanwhile."""
 
 
 class _Partition:
@@ -73,7 +74,7 @@ class _Partition:
         return offset
 
     def _hold_what_is_retained(self) -> None:
-        """See that the group is there: else other readers' acknowledgements would let the collector trim events."""
+        """Create the log's group unless it exists: else acks of other readers would let the collector trim events."""
         if self._is_held:
             return
 
@@ -88,7 +89,7 @@ class _Partition:
         self._is_held = True
 
     def _offset_of(self, sequence: int) -> int:
-        """The offset of a batch appended a moment ago, from the very head that lists it: no request is needed."""
+        """Return the offset of a batch that was just appended, from the head that lists it. This needs no request."""
         try:
             (found,) = self._writer.descriptors(sequence, 1, state=self._writer.last_seen())
         except Trimmed as error:
@@ -99,12 +100,12 @@ class _Partition:
         return _base(found, self._store.url)
 
     def bounds(self) -> Bounds:
-        """Return which offsets are there now."""
+        """Return the range of offsets that the partition holds now."""
         head = self._fresh_head()
         return Bounds(self._first(head), head.next_record)
 
     def read(self, first: int, limit: int) -> list[tuple[int, bytes]]:
-        """Return up to `limit` events from an offset, or from the first retained, on."""
+        """Return up to `limit` events with their offsets, from offset `first` or the first retained on."""
         head = self._reader.last_head()
         if head is None or first >= head.next_record:
             head = self._fresh_head()
@@ -115,7 +116,7 @@ class _Partition:
                 batches = in_parallel(self._fetch, plan)
                 break
             except NotFound:
-                # Compacted and swept since that head was read; else it is really missing.
+                # Either it was compacted and deleted since that head was read, or it is really missing.
                 head = self._fresh_head()
                 before, at = at, max(first, self._first(head))
                 if at == before or attempt == _MAX_ATTEMPTS - 1:  # guard: retry a missing batch with a fresh head
@@ -128,7 +129,7 @@ class _Partition:
         return found
 
     def compact(self, through: int) -> CompactReport:
-        """Hide the events up to an offset, and let the collector have the batches that hold nothing else."""
+        """Hide the events up to an offset, and let the collector delete batches that hold no other events."""
         generation = self._writer.new_id()
         first = end = removed = 0
 
@@ -150,7 +151,7 @@ class _Partition:
         return CompactReport(removed, end - first, end - 1 if end else None)
 
     def _plan(self, head: Head, at: int, limit: int) -> list[BatchDescriptor]:
-        """The batches that hold up to `limit` events from an offset on."""
+        """Return the batches that hold up to `limit` events from an offset on."""
         if at >= head.next_record:
             return []
         plan: list[BatchDescriptor] = []
@@ -161,7 +162,7 @@ class _Partition:
         return plan
 
     def _fetch(self, descriptor: BatchDescriptor) -> Sequence[bytes]:
-        """The events of a batch; that of the last read is kept, since a large one is read in pieces."""
+        """Return the events of a batch. The last batch is kept, since a large batch is read in several calls."""
         sequence, entries = self._last_batch
         if sequence != descriptor.sequence:
             entries = self._fetcher.fetch(descriptor).entries
@@ -178,7 +179,7 @@ class _Partition:
         return head
 
     def _first(self, head: Head) -> int:
-        """The first offset retained."""
+        """Return the first retained offset."""
         if head.first_sequence == head.next_sequence:
             return head.next_record
         if head.first_sequence == 0:
@@ -187,13 +188,13 @@ class _Partition:
         return max(_base(found, self._store.url), min(_floor(head), head.next_record))
 
     def _sequence_of(self, head: Head, offset: int) -> int:
-        """The sequence of the batch that holds an offset, which is there."""
+        """Return the sequence of the batch that holds an offset, which must exist."""
         low, high = head.first_sequence, head.next_sequence
         ref = bisect_right(head.refs, offset, key=lambda known: known.first_record or 0) - 1
         if ref >= 0:
             low, high = max(low, head.refs[ref].first_sequence), head.refs[ref].end
             if ref == len(head.refs) - 1:
-                high = head.next_sequence  # beyond the last reference is what the head itself lists
+                high = head.next_sequence  # batches after the last reference are listed in the head itself
         while high - low > 1:
             middle = (low + high) // 2
             (found,) = self._reader.descriptors(middle, 1, state=head)
@@ -202,28 +203,28 @@ class _Partition:
 
 
 class ObjectsBackend(StoredCursors):
-    """A log in a store: the topics are forebay topics, `<url>/<topic>/p-00000` and so on are buffers."""
+    """A log in a store. Its topics are forebay topics; their partitions `<url>/<topic>/p-00000` etc. are buffers."""
 
     kind = "objects"
     polls = True
 
     def __init__(self, store: ObjectStore, *, clock: Clock, random: Random) -> None:
         super().__init__(store, clock=clock, random=random)
-        # What opens this log again: the bare URL of a folder means files of lines.
+        # This URL must open the same kind of log again: a folder's URL without the prefix means files of lines.
         self.url: str = f"objects+{store.url}" if store.url.startswith(("file:", "memory:")) else store.url
         self._opening = Lock()
         self._open: dict[tuple[str, int], _Partition] = {}
 
     def create(self, topic: str, partitions: int) -> int:
-        """Make a topic unless it is there."""
+        """Create a topic unless it exists, and return its number of partitions."""
         folder = FolderStore(self._store, topic)
         try:
             return create_topic(folder, partitions, clock=self._clock, random=self._random).partitions
         except InvalidInput:
-            return Topic(folder).partitions  # another number; or this says again what else stands there
+            return Topic(folder).partitions  # it has another number; if it is no topic, this raises again
 
     def partitions(self, topic: str) -> int | None:
-        """Return how many there are."""
+        """Return how many partitions a topic has; None if there is no such topic."""
         try:
             return Topic(FolderStore(self._store, topic)).partitions
         except NotReady:
@@ -238,7 +239,7 @@ class ObjectsBackend(StoredCursors):
         return self._partition(topic, partition).append(events)
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> list[Bounds]:
-        """Return the bounds of each: a conditional read for every one, a few at a time."""
+        """Return the bounds of each partition. Each costs a conditional read; a few run at a time."""
         return in_parallel(lambda number: self._partition(topic, number).bounds(), partitions)
 
     def read(self, topic: str, partition: int, first: int, limit: int) -> list[tuple[int, bytes]]:
@@ -246,11 +247,11 @@ class ObjectsBackend(StoredCursors):
         return self._partition(topic, partition).read(first, limit)
 
     def compact(self, topic: str, partition: int, through: int) -> CompactReport:
-        """Move the group that says what is retained."""
+        """Compact a partition, by moving the group that holds the retained events."""
         return self._partition(topic, partition).compact(through)
 
     def size_bytes(self) -> int | None:
-        """Return what all objects take: a listing."""
+        """Return the total size of all objects, in bytes. This lists the store."""
         return sum(found.size for found in self._store.list())
 
     def _partition(self, topic: str, number: int) -> _Partition:
@@ -263,7 +264,7 @@ class ObjectsBackend(StoredCursors):
 
 
 def _floor(head: Head) -> int:
-    """The first offset that was not compacted away."""
+    """Return the first offset that was not compacted away."""
     found = (_COMPACTED.fullmatch(name) for name in head.groups)
     # guard: read the first offset from the group name
     return max((int(match.group(1)) for match in found if match), default=0)

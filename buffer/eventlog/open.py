@@ -1,4 +1,4 @@
-"""From a URL, or the environment, to an event log."""
+"""Opens an event log by its URL, which may come from the environment."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def open_event_log(
     clock: Clock | None = None,
     random: Random | None = None,
 ) -> EventLog:
-    """Return the event log at a URL. Nothing is made there before the first append.
+    """Return the event log at a URL. Nothing is created there before the first write.
 
     Args:
         url: `sqlite:///folder/events.db`, or a plain path, which means the same; `file:///folder` for JSON lines;
             `memory://name`; `s3://bucket/log`, `gs://…` or `az://…`; `objects+file:///folder` for the layout of object
-            storage in a folder. By default, what the variable `FOREBAY_EVENT_LOG` says.
+            storage in a folder. By default, the value of the environment variable `FOREBAY_EVENT_LOG`.
         depth: maximum number of events that wait for a subscriber in one partition, before it gets `Lagged`.
-        poll_interval: how many seconds a subscriber waits at most before it looks for what other processes appended.
+        poll_interval: maximum seconds between two looks of a waiting subscriber for events of other processes.
         storage_options: credentials, endpoint and client, for object storage.
         clock: where time comes from.
         random: where ids come from.
 
     Raises:
-        InvalidInput: there is no such URL, or none was given.
+        InvalidInput: the URL is not valid, or none was given.
     """
     url = url or os.environ.get(VARIABLE)
     if not url:
@@ -65,7 +65,7 @@ def open_event_log(
 def describe_event_log(
     url: str | Path | None = None, *, storage_options: Mapping[str, Any] | None = None
 ) -> Description:
-    """Return what there is to know of a log without reading it, or making it if it is not there."""
+    """Return a log's storage, location, size and depth, without reading events or creating the log."""
     with open_event_log(url, storage_options=storage_options) as log:
         return log.describe()
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from forebay.buffer.base.clock import Clock, Random
 
 BUSY_SECONDS: Final = 30.0
-"""How long a database that somebody else has locked is waited for."""
+"""Maximum time to wait for a database that another connection has locked, in seconds."""
 _APPLICATION_ID: Final = 0x666F7265
-"""What says, in the file's header, that the database is ours."""
+"""Marks the database, in its file's header, as an event log of forebay."""
 _SCHEMA: Final = f"""
 CREATE TABLE partitions (
     id INTEGER PRIMARY KEY, topic TEXT NOT NULL, number INTEGER NOT NULL, first INTEGER NOT NULL DEFAULT 0,
@@ -39,19 +39,19 @@ CREATE TABLE cursors (
 PRAGMA application_id = {_APPLICATION_ID}
 """
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)  # guard: a schema error that cannot be decoded means corruption
-"""What a statement raises. Python cannot decode SQLite's message if that quotes a damaged schema."""
+"""The errors that a statement raises. Python cannot decode SQLite's message if that quotes a damaged schema."""
 _REMEDY: Final = "Restore a copy, or save what is left by the command .recover of sqlite3"
 _PLACE: Final = "SELECT id FROM partitions WHERE topic = ? AND number = ?"
 _BOUNDS: Final = """
 SELECT number, first, coalesce((SELECT max(offset) + 1 FROM events WHERE partition = id), first) FROM partitions
 """
-"""Where there are no events, the next one is where the retained ones would begin."""
+"""Selects a partition's number and bounds. If it has no events, its next offset is also its first retained one."""
 
 
 class SqliteBackend(Backend):
-    """A log in a database. It is made by the first write, with its folder.
+    """A log in a database. The first write creates the database and its folder.
 
-    Write-ahead logging needs memory that all processes share: not for network file systems.
+    It does not work on network file systems: write-ahead logging needs memory that all processes share.
     """
 
     kind = "sqlite"
@@ -72,7 +72,7 @@ class SqliteBackend(Backend):
         self._ids: dict[tuple[str, int], int] = {}
 
     def create(self, topic: str, partitions: int) -> int:
-        """Make a topic unless it is there."""
+        """Create a topic unless it exists, and return its number of partitions."""
         with self._write() as connection:
             found = self._count(connection, topic)
             if not found:
@@ -81,12 +81,12 @@ class SqliteBackend(Backend):
             return found or partitions
 
     def partitions(self, topic: str) -> int | None:
-        """Return how many there are."""
+        """Return how many partitions a topic has; None if there is no such topic."""
         with self._read() as connection:
             return None if connection is None else self._count(connection, topic) or None
 
     def append(self, topic: str, partition: int, events: Sequence[bytes]) -> int:
-        """Append in one transaction, and return the first offset."""
+        """Append events in one transaction, and return the first offset."""
         with self._write() as connection:
             place = self._place(connection, topic, partition)
             offset = self._bounds_of(connection, place).next
@@ -95,7 +95,7 @@ class SqliteBackend(Backend):
             return offset
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> list[Bounds]:
-        """Return the bounds of each."""
+        """Return the bounds of each partition."""
         with self._read() as connection:
             rows = [] if connection is None else connection.execute(f"{_BOUNDS} WHERE topic = ?", (topic,)).fetchall()
         found = {number: self._check_bounds(first, following) for number, first, following in rows}
@@ -125,7 +125,7 @@ class SqliteBackend(Backend):
         return CompactReport(kept - first, end - kept, end - 1 if end else None, self._checkpoint("TRUNCATE"))
 
     def cursor(self, topic: str, partition: int, consumer: str) -> int | None:
-        """Return where a consumer is."""
+        """Return a consumer's cursor; None if there is none."""
         with self._read() as connection:
             if connection is None:
                 return None
@@ -136,7 +136,7 @@ class SqliteBackend(Backend):
         return None if row is None else self._check_whole(row[0])
 
     def move_cursor(self, topic: str, partition: int, consumer: str, to: int | None, *, back: bool) -> None:
-        """Remember where a consumer is."""
+        """Set or remove a consumer's cursor."""
         with self._write() as connection:
             place = self._place(connection, topic, partition)
             if to is None:
@@ -149,12 +149,12 @@ class SqliteBackend(Backend):
             )
 
     def size_bytes(self) -> int | None:
-        """Return the size of the database and what SQLite keeps beside it."""
+        """Return the size in bytes of the database and of the files that SQLite keeps beside it."""
         files = (self._path, *(self._path.with_name(self._path.name + suffix) for suffix in ("-wal", "-shm")))
         try:
             return sum(file.stat().st_size for file in files if file.exists())
-        except OSError as error:  # SQLite removes what is beside the database when the last process closes it
-            raise Unavailable(f"{self.url}: its size is not known now: {error}; try again") from error
+        except OSError as error:  # SQLite removes these files when the last process closes the database
+            raise Unavailable(f"{self.url}: its size could not be read: {error}; try again") from error
 
     def flush(self) -> None:
         """Checkpoint: everything committed is in the database file, and synced."""
@@ -173,19 +173,19 @@ class SqliteBackend(Backend):
                 connection.close()
 
     def _place(self, connection: sqlite3.Connection, topic: str, partition: int) -> int:
-        """The row of a partition; it never changes."""
+        """Return the row id of a partition, which never changes; -1 if there is no such topic."""
         key = (topic, partition)
         if key not in self._ids:
             row = connection.execute(_PLACE, key).fetchone()
             if row is None:
-                return -1  # there is no such topic yet: nothing is found by that
+                return -1  # there is no such topic yet, and no row has this id
             self._ids[key] = self._check_whole(row[0])
         return self._ids[key]
 
     def _bounds_of(self, connection: sqlite3.Connection, place: int) -> Bounds:
         row = connection.execute(f"{_BOUNDS} WHERE id = ?", (place,)).fetchone()
         if row is None:
-            raise self._damaged("a partition that was there is gone")
+            raise self._damaged("a partition that existed is missing")
         return self._check_bounds(*row[1:])
 
     def _check_bounds(self, first: object, following: object) -> Bounds:
@@ -195,19 +195,19 @@ class SqliteBackend(Backend):
         return bounds
 
     def _check_whole(self, value: object) -> int:
-        """Return a number that SQLite holds; in a damaged database it may be of any type, whatever the schema says."""
+        """Check and return a number from SQLite. In a damaged database it may have any type, despite the schema."""
         if not isinstance(value, int) or value < 0:
             raise self._damaged(f"there is {value!r:.60} where a number should be")
         return value
 
     def _open_event(self, found: object, data: object, offset: int) -> bytes:
-        """Return the bytes of an event, which should be that of an offset."""
+        """Return the bytes of an event. Raise `Corrupt` if it is damaged or not the event of that offset."""
         if found != offset or not isinstance(data, bytes):  # guard: refuse gaps between offsets
             raise self._damaged(f"there is {found!r:.60} where the event of offset {offset} should be")
-        # Rows that were written before there were checksums have none.
+        # Rows written by releases that had no checksums have none.
         event = unseal_event(data, offset) if is_sealed(data) else data  # guard: verify the checksum of each event
         if event is None:
-            raise self._damaged(f"the event of offset {offset} is not what its checksum says")
+            raise self._damaged(f"the event of offset {offset} does not match its checksum")
         return event
 
     def _damaged(self, what: str) -> Corrupt:
@@ -222,13 +222,13 @@ class SqliteBackend(Backend):
         return int(count)
 
     def _checkpoint(self, mode: str) -> bool:
-        """Move the write-ahead log into the database, and return whether all of it is."""
+        """Copy the write-ahead log into the database, and return whether all of it was copied."""
         with self._read() as connection:
             return connection is not None and connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()[0] == 0
 
     @contextmanager
     def _read(self) -> Iterator[sqlite3.Connection | None]:
-        """The connection, one thread at a time; None while there is no database, which reading does not make."""
+        """Yield the connection, to one thread at a time. Yield None if there is no database: reading creates none."""
         with self._lock:
             try:
                 yield self._connect() if self._path.exists() else None
@@ -237,7 +237,7 @@ class SqliteBackend(Backend):
 
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: all of it is done, or nothing."""
+        """Yield the connection in a transaction: either everything in it is done, or nothing."""
         with self._lock:
             try:
                 with _transaction(self._connect()) as connection:
@@ -249,7 +249,7 @@ class SqliteBackend(Backend):
         if self._is_closed:
             raise Closed(f"{self.url} was closed by another thread; open the event log again")
         if self._process != os.getpid():
-            # SQLite's connections do not survive a fork, nor does closing one there leave the parent's alone.
+            # A forked child must neither use its parent's connection nor close it: both would affect the parent.
             self._inherited += [self._connection] if self._connection is not None else []
             self._connection, self._process = None, os.getpid()
         if self._connection is None:
@@ -276,7 +276,7 @@ class SqliteBackend(Backend):
     def _prepare(self, connection: sqlite3.Connection) -> None:
         self._use_wal(connection)
         connection.execute("PRAGMA synchronous = NORMAL")  # guard: keep synchronous commits on
-        # Look at pages more closely, and run nothing that a damaged or foreign schema might hold.
+        # Check pages more strictly, and run nothing unsafe that a damaged or foreign schema might contain.
         connection.execute("PRAGMA cell_size_check = ON")
         connection.execute("PRAGMA trusted_schema = OFF")
         if self._is_ours(connection):
@@ -289,7 +289,7 @@ class SqliteBackend(Backend):
     def _is_ours(self, connection: sqlite3.Connection) -> bool:
         """Return whether the database is an event log; False if it is empty.
 
-        One statement asks for both, so that no other process can make the tables between the two answers.
+        One statement reads both facts, so that no other process can create the tables in between.
         """
         found, tables = connection.execute(
             "SELECT application_id, (SELECT count(*) FROM sqlite_master) FROM pragma_application_id"
@@ -315,7 +315,7 @@ class SqliteBackend(Backend):
 
     def _typed(self, error: sqlite3.Error | UnicodeDecodeError) -> ForebayError:
         if _tells_of_damage(error):
-            return Corrupt(f"{self.url} is damaged, or no event log: {error}. {_REMEDY}")
+            return Corrupt(f"{self.url} is damaged, or not an event log: {error}. {_REMEDY}")
         match _code(error):
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 return Unavailable(
@@ -334,7 +334,7 @@ class SqliteBackend(Backend):
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """A transaction on a connection: committed at the end, rolled back after an error."""
+    """Yield the connection in a transaction, which is committed at the end and rolled back after an error."""
     connection.execute("BEGIN IMMEDIATE")  # guard: take the write lock when the transaction begins
     try:
         yield connection
@@ -346,14 +346,14 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]
 
 
 def _tells_of_damage(error: Exception) -> bool:
-    """Whether an error cannot come from an event log that is whole, since our statements are right for our tables."""
+    """Whether an error means damage. Our statements fit our tables, so an intact log never raises these errors."""
     match _code(error):
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_FORMAT:
             return True
         case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | None:
             return True
         case sqlite3.SQLITE_CONSTRAINT:
-            # A trigger is somebody else's.
+            # forebay makes no triggers: another program's trigger raised this.
             return getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_CONSTRAINT_TRIGGER
         case _:
             return False

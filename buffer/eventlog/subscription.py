@@ -1,7 +1,7 @@
-"""Following a topic: the one implementation, whatever the log's home is (rfcs/0009).
+"""Subscriptions to a topic: one implementation for every kind of storage (rfcs/0009).
 
-A subscription is, for each assigned partition, the next offset wanted. It reads from there, and waits where there is
-nothing: history and live events come the same way, so none can be given twice, be skipped or overtake another.
+A subscription keeps the next offset to read of each assigned partition. It reads from there, and waits if there is
+nothing. History and live events come the same way, so no event is returned twice, skipped or overtaken.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _log = logging.getLogger("forebay.eventlog")
 READ_AHEAD: Final = 256
 """Maximum number of events of one partition in one read."""
 _ASYNC_LOOK_SECONDS: Final = 1.0
-"""Seconds after which the thread of a cancelled `async for` ends."""
+"""Maximum number of seconds for which the thread of a cancelled `async for` continues to wait."""
 
 
 class _Place:
-    """Where a subscription is in one partition, from its assignment to its removal."""
+    """A subscription's position in one partition, from the partition's assignment to its removal."""
 
     __slots__ = ("ahead", "history_end", "next")
 
@@ -44,7 +44,7 @@ class _Place:
         self.next = start
         """The first offset that was not read yet."""
         self.history_end = history_end
-        """The high-water mark when it was assigned."""
+        """The partition's high-water mark when it was assigned: events before it do not count as lag."""
         self.ahead: deque[Record] = deque()
         """Events that were read and not returned yet."""
 
@@ -54,7 +54,7 @@ class _Place:
 
 
 class Following:
-    """What the two halves of a subscription share; guarded by the condition of the log's changes."""
+    """The state that a `Subscription` and its `Assignment` share. The condition of the log's `Changes` guards it."""
 
     def __init__(self, backend: Backend, topic: str) -> None:
         self.backend = backend
@@ -65,14 +65,14 @@ class Following:
 
 
 class Assignment:
-    """Which partitions a subscription follows; it may be changed from any thread, also while another one waits."""
+    """The partitions that a subscription follows. Any thread may change them, even while another waits for events."""
 
     def __init__(self, following: Following, partitions: int) -> None:
         self._following = following
         self._partitions = partitions
 
     def add(self, partition: int, start: int = 0) -> None:
-        """Follow a partition from offset `start` on; if it is followed already, nothing happens.
+        """Follow a partition from offset `start` on. If it is followed already, nothing changes.
 
         Raises:
             InvalidInput: the topic has no such partition.
@@ -94,7 +94,7 @@ class Assignment:
         following.changes.notify()
 
     def remove(self, partition: int) -> None:
-        """Follow a partition no more: nothing of it is given after that, not even what was read already."""
+        """Stop following a partition. No event of it is returned after this, not even one that was read already."""
         with self._following.changes.condition:
             self._following.places.pop(partition, None)  # guard: forget the position in a removed partition
 
@@ -105,10 +105,10 @@ class Assignment:
 
 
 class Subscription(Closing):
-    """The events of the assigned partitions, as they come: iterate over it, with `for` or `async for`, or `poll`.
+    """An iterator over the events of the assigned partitions. Use `for`, `async for` or `poll`.
 
-    Within a partition they come in the order of their offsets. It ends when it or the log is closed; when it falls
-    behind (`Lagged`); and with the error, if reading fails. One thread at a time reads from it.
+    Within a partition, events come in the order of their offsets. The subscription ends when it or the log is closed,
+    when it falls behind (`Lagged`), or when reading fails. Only one thread at a time may read from it.
     """
 
     def __init__(
@@ -130,18 +130,18 @@ class Subscription(Closing):
         self._clock = clock
         self._reading = Lock()
         self.skipped: dict[int, int] = {}
-        """How many events, by partition, were compacted away before they could be given."""
+        """Number of events, by partition, that were compacted away before they could be returned."""
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the subscription has ended."""
         return self._following.ended or self._is_log_closed()
 
     def poll(self, timeout: float | None = None) -> Record | None:
         """Return the next event, or None if there is none in `timeout` seconds, or if the subscription has ended.
 
         Raises:
-            Lagged: more than `depth` events wait in one partition, beyond what was there when it was assigned.
+            Lagged: more than `depth` events wait in one partition. Events from before its assignment do not count.
             ForebayError: the log could not be read.
         """
         deadline = deadline_in(self._clock, timeout)
@@ -169,7 +169,7 @@ class Subscription(Closing):
         return self
 
     async def __anext__(self) -> Record:
-        # A thread reads ahead; the event is taken only here, so a cancelled call leaves it to the next one.
+        # A thread reads ahead. The event is taken only here, so a cancelled call leaves it for the next call.
         while (record := self._pop()) is None:
             if self.ended:
                 raise StopAsyncIteration
@@ -190,7 +190,7 @@ class Subscription(Closing):
         return None
 
     def _fill(self, deadline: float | None) -> bool:
-        """Read ahead, waiting until there is something; False if it has ended or the time is over."""
+        """Wait for events and read them ahead. Return False if the subscription ended or the deadline was reached."""
         changes, clock = self._changes, self._clock
         delay = POLL_FLOOR
         with self._reading:
@@ -207,13 +207,13 @@ class Subscription(Closing):
                     return False
                 look = now + delay if self._backend.polls else None
                 until = min((moment for moment in (look, deadline) if moment is not None), default=None)
-                # Every change since the look above was counted: nobody waits for what is already there.
+                # `seen` was taken before the read above: a change since then ends the wait at once.
                 # guard: do not wait if something changed since the last look
                 has_changed = changes.wait_past(seen, clock, until)
                 delay = POLL_FLOOR if has_changed else min(2 * delay, self._poll_interval)
 
     def _read(self, places: dict[int, _Place]) -> bool:
-        """Read what there is for places that have nothing ahead, and return whether there was anything."""
+        """Read what there is for places that have nothing ahead, and return whether any event was found."""
         if not places:
             return False
         try:
@@ -229,7 +229,7 @@ class Subscription(Closing):
             self.close()  # guard: close the subscription after any error
             if is_mine:
                 raise
-            return False  # the log was closed while we looked
+            return False  # the log was closed while we read
         return found
 
     def _read_partition(self, partition: int, place: _Place, bounds: Bounds) -> bool:
@@ -243,7 +243,7 @@ class Subscription(Closing):
             for offset, data in self._backend.read(self._topic, partition, place.next, limit)
         ]
         if not records:
-            return False  # compacted away since; the next look moves up
+            return False  # compacted away since; the next read starts later
         self._move_up(partition, place, records[0].offset)
         with self._changes.condition:
             place.ahead.extend(records)
@@ -251,7 +251,7 @@ class Subscription(Closing):
         return True
 
     def _move_up(self, partition: int, place: _Place, first: int) -> None:
-        """Go on at the first event retained, and say so, if those before it are gone."""
+        """Continue at the first retained event, with a warning, if the events before it are gone."""
         if place.next >= first:
             return
         warn_of_gap(self._backend.url, self._topic, partition, place.next, first)
@@ -269,7 +269,7 @@ class Subscription(Closing):
                 metrics.subscribers_lagged.add(1, {"buffer": self._backend.url})
                 raise Lagged(
                     f"{self._backend.url}: {waiting} events of topic {self._topic}, partition {partition}, wait for "
-                    f"this subscriber, and {self._depth} may: subscribe again after offset {place.last_given}",
+                    f"this subscriber; the maximum is {self._depth}. Subscribe again after offset {place.last_given}",
                     last={number: known.last_given for number, known in places.items()},
                 )
 
@@ -286,7 +286,7 @@ def check_partition(partition: Any, partitions: int, url: str, topic: str) -> in
 
 
 def warn_of_gap(url: str, topic: str, partition: int, wanted: int, first: int) -> None:
-    """Say that reading begins later than asked."""
+    """Log that events were compacted away, so that reading begins later than requested."""
     _log.warning(
         "%s: topic %s, partition %d: offsets %d to %d were compacted away; reading goes on at %d",
         url,

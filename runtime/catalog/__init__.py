@@ -1,4 +1,4 @@
-"""The catalog: the life of every stored segment, as a view over event-log partitions (rfcs/0009).
+"""The catalog: the state of every stored segment, as a view built from event-log partitions (rfcs/0009).
 
 Builds on `forebay.buffer.eventlog`.
 """

@@ -27,23 +27,24 @@ CATALOG_TOPIC: Final = "forebay.segments"
 class Catalog(Closing):
     """The segments of many partitions, as recorded in the shared log. Safe to use from many threads.
 
-    It follows the log partitions that `reconcile_assignment` gives it, none at first. A partition's name decides, by a
-    stable hash, in which of them its segments are. What is read has three outcomes: nothing, if that log partition is
-    not assigned here; `NotReady`, while the view is still behind what was in the log when it was assigned; the answer.
+    It follows the log partitions that `reconcile_assignment` assigns, none at first. A stable hash of a partition's
+    name decides which log partition holds its segments. A read has three outcomes. It returns nothing if that log
+    partition is not assigned here. It raises `NotReady` while the view is behind the log's end at the assignment.
+    Otherwise it returns the answer.
 
-    A log that cannot be read is tried again, 30 times in a row. After that, or after an error that is not forebay's,
-    reads and writes raise `NotReady` with the reason, until `reconcile_assignment` is called again.
+    If the log cannot be read, the catalog tries again, up to 30 times in a row. After that, or after an error that is
+    not forebay's, reads and writes raise `NotReady` with the reason, until `reconcile_assignment` is called again.
 
-    After `close` writes raise `Closed`, and reads go on with what was known. The log is the caller's to close.
+    After `close`, writes raise `Closed`, and reads return the last known state. The caller closes the log.
 
     Args:
         log: the event log.
-        topic: the topic. Never compact it past the snapshots of those who read it.
-        partitions: how many partitions the topic has; it is made if it is not there.
-        snapshots: a folder's URL, or a store, where this process keeps its view, to start from there the next time;
-            None replays everything.
-        snapshot_interval: seconds between snapshots while anything changes. One is written at close as well.
-        write_timeout: seconds that a write waits for the view to show it.
+        topic: the topic. Do not compact it beyond the oldest snapshot of any process that follows it.
+        partitions: number of partitions of the topic, which is created if it does not exist.
+        snapshots: URL of a folder, or a store, where this process keeps snapshots of its view, to start from one the
+            next time; None to replay everything.
+        snapshot_interval: seconds between snapshots while the view changes. One is written at close as well.
+        write_timeout: maximum number of seconds that a write waits for the view to show it.
         clock: where time comes from.
         random: where ids come from.
 
@@ -83,7 +84,7 @@ class Catalog(Closing):
     # Assignment
 
     def log_partition(self, partition: str) -> int:
-        """Return the log partition that a partition's segments are told in: the same in every process and release."""
+        """Return the log partition that holds a partition's segments: the same in every process and release."""
         return partition_for(partition.encode(), self._count)
 
     def assigned(self) -> list[int]:
@@ -92,9 +93,9 @@ class Catalog(Closing):
             return sorted(self._follower.marks)
 
     def reconcile_assignment(self, wanted: Iterable[int]) -> None:
-        """Follow these log partitions and no others; call it again whenever that may have changed, or regularly.
+        """Follow these log partitions and no others. Call it again regularly, or when the assignment may have changed.
 
-        A log that cannot be reached is no error: what could not be found out stays `NotReady` until the next call.
+        It raises no error if the log cannot be reached: the affected partitions stay `NotReady` until the next call.
         """
         self._follower.reconcile({check_whole(number, "a log partition", most=self._count - 1) for number in wanted})
 
@@ -104,11 +105,11 @@ class Catalog(Closing):
         """Record that a segment's copy has started; return when this catalog shows it.
 
         Raises:
-            InvalidInput: it is in another state (then nothing was recorded), or known already and different.
+            InvalidInput: the segment has another state, and nothing was recorded; or it is known with other facts.
             NotReady: its log partition is not assigned here, and nothing was recorded.
             Timeout: it was recorded, but the view did not show it in time.
             Closed: this catalog was closed.
-            Unknown: it may have been recorded, or may yet be; repeating it does no harm.
+            Unknown: it may have been recorded, or may be later. It is safe to repeat the call.
         """
         check_first_state(segment)
         self._write(segment)
@@ -116,7 +117,7 @@ class Catalog(Closing):
     def update(self, update: SegmentUpdate) -> None:
         """Record a step in a segment's life; return when this catalog shows it. Raises as `add` does.
 
-        A step that cannot follow is `InvalidInput`; the state that it is in already changes nothing.
+        If the segment cannot enter this state now, that is `InvalidInput`. If it is in it already, nothing changes.
         """
         self._write(update)
 
@@ -155,7 +156,7 @@ class Catalog(Closing):
             while not pending.is_applied:
                 if follower.is_stopping:
                     raise Closed(
-                        f"{recorded}, but this catalog was closed before it showed it; open it again to read it"
+                        f"{recorded}, but this catalog was closed before it showed the change; open it again to read it"
                     )
                 if number not in follower.marks:
                     raise NotReady(
@@ -174,10 +175,10 @@ class Catalog(Closing):
     # Reading
 
     def find(self, partition: str, epoch: int, offset: int) -> Segment | None:
-        """Return the segment, copied and not being deleted, that holds an offset of an epoch.
+        """Return the segment that holds an offset of an epoch, if its copy is finished and its deletion not started.
 
         Raises:
-            NotReady: it is not known yet; try again soon.
+            NotReady: the view is still behind the log; try again soon.
         """
         with self._follower.changed:
             return self._follower.view.find(partition, epoch, offset) if self._is_ready(partition) else None
@@ -193,12 +194,16 @@ class Catalog(Closing):
             return self._follower.view.segments(partition, epoch) if self._is_ready(partition) else []
 
     def deletion(self, partition: str) -> DeletionState | None:
-        """Return how far a partition's deletion is; None if there is none or it is done. `NotReady` as `find`."""
+        """Return the state of a partition's deletion; None if it has not begun or is done. Raises as `find` does."""
         with self._follower.changed:
             return self._follower.view.deletion(partition) if self._is_ready(partition) else None
 
     def _is_ready(self, partition: str) -> bool:
-        """Whether the view can answer; False if it is not for us to answer."""
+        """Return whether the view can answer; False if the log partition is not assigned here.
+
+        Raises:
+            NotReady: the view is still behind the log.
+        """
         follower, number = self._follower, self.log_partition(partition)
         if number not in follower.marks:
             return False

@@ -1,4 +1,4 @@
-"""The pump: follows log partitions, keeps the view that their events add up to, and writes it down now and then."""
+"""The follower: reads log partitions in a thread, applies their events to the view, and writes snapshots of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("forebay.catalog")
 
 WRITE_ID: Final = "write"
-"""The header by which a writer knows its own event again."""
+"""Name of the header by which a writer recognizes its own event."""
 _LONGEST_PAUSE: Final = 10.0
 """Maximum seconds between two attempts to follow a log that cannot be read."""
 MAX_FAILURES: Final = 30
@@ -40,7 +40,7 @@ class Pending:
 
 
 class Follower:
-    """The view of the assigned partitions of a topic. What is public here is guarded by `changed`."""
+    """Keeps the view of the assigned partitions of a topic. `changed` guards the public attributes."""
 
     def __init__(
         self,
@@ -63,17 +63,17 @@ class Follower:
         self.changed: Final = Condition()
         self.is_stopping: bool = False
         self.marks: dict[int, int | None] = {}
-        """The assigned partitions, and the high-water mark of each at that time; None while it is unknown."""
+        """The assigned partitions, each with its high-water mark at the assignment; None while that is unknown."""
         self.pending: dict[str, Pending] = {}
-        """Writes of this process, by their ids."""
+        """Writes of this process that are in progress, by their ids."""
         self.failure: BaseException | None = None
         """The error that stopped the follower; the next `reconcile` tries again."""
         self._failures = 0
         self.view: View = View()
         self.applied: list[int] = [-1] * partitions
-        """The last offset in the view, of every partition."""
+        """The last offset applied to the view, of every partition; -1 if there is none."""
         self._life = 0
-        """Grows when the view starts anew; what was read for an earlier one is not applied."""
+        """Grows whenever the view starts from nothing. Events read for an earlier value are not applied."""
         self._load()
         self._saved = list(self.applied)
         self._loaded: list[int] | None = list(self.applied)
@@ -84,7 +84,7 @@ class Follower:
         self._pump.start()
 
     def name(self, number: int) -> str:
-        """Return what messages call a partition."""
+        """Return the name of a partition in messages."""
         return f"{self._log.url}: partition {number} of {self._topic}"
 
     def check_open(self) -> None:
@@ -99,7 +99,7 @@ class Follower:
         with self._reconciling:
             with self.changed:
                 self.check_open()
-                # After a failure the view may be far behind: ready means caught up with what is there now.
+                # After a failure the view may be far behind: it must catch up with the present marks to be ready.
                 failed, self.failure = self.failure is not None, None
                 unknown = [number for number in wanted if failed or self.marks.get(number) is None]
                 self.changed.notify_all()
@@ -118,11 +118,11 @@ class Follower:
         try:
             return self._log.high_water_marks(self._topic)
         except ForebayError:
-            _log.warning("%s: high-water marks of %s are unknown", self._log.url, self._topic, exc_info=True)
+            _log.warning("%s: cannot read the high-water marks of %s", self._log.url, self._topic, exc_info=True)
             return []
 
     def _drop_foreign_snapshot(self, marks: list[int]) -> None:
-        """Start anew if the snapshot knows of events that the log does not have: it belongs to another one."""
+        """Start from nothing if the snapshot has offsets that the log does not have: it belongs to another log."""
         if self._loaded is None or len(marks) < len(self.applied):
             return
         # guard: discard a snapshot with offsets beyond the marks
@@ -143,7 +143,7 @@ class Follower:
                 try:
                     self._assignment.add(number, start)
                 except Closed:
-                    return  # the pump is about to subscribe again, to what is assigned then
+                    return  # the pump is about to subscribe again, to the partitions assigned by then
                 except ForebayError:
                     _log.warning("%s cannot be followed; the next call tries again", self.name(number), exc_info=True)
                     with self.changed:  # guard: clear the mark of a partition that cannot be followed
@@ -158,12 +158,12 @@ class Follower:
             except Lagged as lag:
                 _log.info("%s; going on from there", lag)
             except Closed as closed:
-                _log.warning("%s was closed; the catalog of %s stands still", self._log.url, self._topic)
+                _log.warning("%s was closed; the catalog of %s no longer changes", self._log.url, self._topic)
                 with self.changed:
                     self.failure = closed
                     self.changed.notify_all()
                 return
-            except BaseException as error:  # noqa: BLE001 - whatever it is, writers and readers must hear of it
+            except BaseException as error:  # noqa: BLE001 - writers and readers must get the error
                 self._failures += 1
                 # guard: bound the attempts to follow the log
                 if isinstance(error, ForebayError) and self._failures < MAX_FAILURES:
@@ -176,7 +176,7 @@ class Follower:
                     self._stand_still(error)
 
     def _stand_still(self, error: BaseException) -> None:
-        """Tell everyone who waits, and wait for the next `reconcile`."""
+        """Report the error to everyone who waits, and wait for the next `reconcile`."""
         with self.changed:
             self.failure = error  # guard: tell everyone why following ended
             self.changed.notify_all()
@@ -199,7 +199,7 @@ class Follower:
                 self._save()
 
     def _subscribe(self) -> tuple[Subscription, int]:
-        """The events of what is assigned, after what was applied, and the view's life that they are for."""
+        """Return a subscription to the events that are not applied yet, and the value of `_life` that they are for."""
         with self._subscribing:
             while True:
                 with self.changed:
@@ -209,13 +209,13 @@ class Follower:
                     return self._records, life
                 self._records, self._assignment = self._log.subscribe(self._topic, starts)
                 with self.changed:
-                    if life != self._life:  # it started anew while we asked
+                    if life != self._life:  # the view started from nothing meanwhile
                         self._records.close()
 
     def _apply(self, record: Record, life: int) -> None:
         number, event = record.partition, record.event
         with self.changed:
-            # What came before the view started anew, or before the partition was added again, is not applied twice.
+            # Skip events that were read before the view started from nothing, or before the partition was added again.
             # guard: apply each event only once
             # guard: ignore events for an earlier life of the view
             # guard: stop before applying the next event
@@ -238,7 +238,7 @@ class Follower:
         wait_for(self._clock, self.changed, lambda: self.is_stopping, deadline)
 
     def close(self) -> None:
-        """Stop, whatever is still to be applied, and write a last snapshot."""
+        """Stop without applying further events, and write a last snapshot."""
         with self.changed:
             if self.is_stopping:
                 return
@@ -260,7 +260,7 @@ class Follower:
             self.applied = list(snapshot.applied)
 
     def _save(self) -> None:
-        """Write a snapshot if anything has advanced: the view and the offsets of one moment."""
+        """Write a snapshot, the view and its offsets at one moment, if any offset has advanced since the last one."""
         if self._snapshots is None:
             return
         with self.changed:

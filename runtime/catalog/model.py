@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SegmentState(StrEnum):
-    """Where a segment is in its life."""
+    """The state of a segment, from the start of its copy to the end of its deletion."""
 
     COPY_STARTED = "copy_started"
     COPY_FINISHED = "copy_finished"
@@ -26,7 +26,7 @@ class SegmentState(StrEnum):
 
 
 class DeletionState(StrEnum):
-    """How far the deletion of a whole partition has come."""
+    """The state of the deletion of a whole partition."""
 
     MARKED = "marked"
     STARTED = "started"
@@ -40,7 +40,7 @@ SEGMENT_STEPS: Final[Mapping[SegmentState | None, frozenset[SegmentState]]] = {
     SegmentState.COPY_FINISHED: frozenset({SegmentState.DELETE_STARTED}),
     SegmentState.DELETE_STARTED: frozenset({SegmentState.DELETE_FINISHED}),
 }
-"""What may follow what. The same state again changes nothing and is no step."""
+"""The states that may follow each state; None is a segment that is not known yet. A repeated state changes nothing."""
 
 DELETION_STEPS: Final[Mapping[DeletionState | None, DeletionState]] = {
     None: DeletionState.MARKED,
@@ -50,27 +50,27 @@ DELETION_STEPS: Final[Mapping[DeletionState | None, DeletionState]] = {
 
 
 class Segment(Struct, frozen=True):
-    """A stored run of a partition's offsets."""
+    """A stored range of a partition's offsets."""
 
     partition: str
-    """Whose offsets they are: the caller's own name for it, such as a buffer's URL."""
+    """The caller's own name of the partition, such as a buffer's URL."""
     segment_id: str
-    """Its own within the partition, such as the object's location."""
+    """Unique within the partition, such as the object's location."""
     start_offset: Whole
     end_offset: Whole
-    """The last one in it."""
+    """The last offset in the segment."""
     epochs: dict[Signed, Whole]
-    """The first offset of each epoch in it. An epoch ends where the next one begins."""
+    """The first offset in the segment of each epoch. An epoch ends where the next one begins."""
     size_bytes: Whole = 0
     state: SegmentState = SegmentState.COPY_STARTED
     changed_ms: Signed = 0
     """When it entered that state, in milliseconds since 1970: the writer's time, or the log's if that is 0."""
     custom: bytes | None = None
-    """Whatever the storage needs to find it again."""
+    """Any data that the storage needs to find the segment."""
     max_time_ms: Signed | None = None
-    """The latest time of a record in it, in milliseconds since 1970, if the writer knows."""
+    """The latest time of a record in the segment, in milliseconds since 1970; None if it is not known."""
     writer: str | None = None
-    """Who copied it, if the writer says."""
+    """The name of the writer that copied the segment; None if it is not known."""
 
     def __post_init__(self) -> None:
         inside = all(self.start_offset <= first <= self.end_offset for first in self.epochs.values())
@@ -90,19 +90,19 @@ class Segment(Struct, frozen=True):
 
 
 class SegmentUpdate(Struct, frozen=True):
-    """A step in a segment's life."""
+    """A change of a segment's state."""
 
     partition: str
     segment_id: str
     state: SegmentState
     custom: bytes | None = None
-    """Replaces what is known, unless it is None."""
+    """Replaces the segment's `custom`, unless it is None."""
     changed_ms: int = 0
-    """When it happened, in milliseconds since 1970; 0 for the time at which the log takes it."""
+    """When it happened, in milliseconds since 1970; 0 for the time at which the log appends it."""
 
 
 class PartitionDeletion(Struct, frozen=True):
-    """A step in the deletion of a whole partition."""
+    """A change of the state of a whole partition's deletion."""
 
     partition: str
     state: DeletionState
@@ -119,13 +119,13 @@ _KIND_OF: Final = {kind: name for name, kind in _KINDS.items()}
 
 
 def encode_change(change: Change, headers: Mapping[str, str]) -> Event:
-    """Return the event that tells everyone of a change."""
+    """Return the event that records a change."""
     told_ms = None if isinstance(change, PartitionDeletion) else change.changed_ms or None
     return Event(_KIND_OF[type(change)], msgspec.to_builtins(change, str_keys=True), headers, told_ms)
 
 
 def decode_change(event: Event) -> Change:
-    """Return the change that an event tells of, or raise `InvalidInput` if it tells of none."""
+    """Return the change that an event records, or raise `InvalidInput` if it records none."""
     kind = _KINDS.get(event.kind)
     if kind is None:
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""A catalog's view at one moment, with the offsets that it has come to."""
+"""Snapshots: a catalog's view at one moment, with the offsets that were applied to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SNAPSHOT_KEY: Final = "catalog.snapshot"
 
 
 class CatalogSnapshot(Struct, frozen=True, tag="catalog"):
-    """What a catalog starts from instead of a replay."""
+    """A saved view, from which a catalog starts instead of a replay of the whole log."""
 
     topic: str
     applied: list[Annotated[int, Meta(ge=-1, le=MOST)]]
@@ -33,14 +33,14 @@ class CatalogSnapshot(Struct, frozen=True, tag="catalog"):
 
 
 def write_snapshot(store: ObjectStore, snapshot: CatalogSnapshot) -> None:
-    """Replace the snapshot by this one, whole or not at all."""
+    """Replace the stored snapshot by this one, as a whole or not at all."""
     store.put(SNAPSHOT_KEY, pack(snapshot))
 
 
 def load_snapshot(
     store: ObjectStore, topic: str, partitions: int, *, clock: Clock | None = None
 ) -> CatalogSnapshot | None:
-    """Return the snapshot that is there, or None if there is none that can be used; then everything is replayed."""
+    """Return the stored snapshot; None if there is none or it cannot be used, so that everything is replayed."""
     location = f"{store.url}/{SNAPSHOT_KEY}"
     try:
         snapshot = read_sound(

@@ -1,6 +1,6 @@
-"""The state that a catalog's events add up to: which segments there are, and where each offset is.
+"""The view: the state that results from a catalog's events, that is, which segments exist and which offsets they hold.
 
-Nothing here knows of logs or threads. What is out of order is refused with `InvalidInput` and changes nothing.
+This module uses no logs and no threads. A change that is out of order raises `InvalidInput` and has no effect.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class _PartitionView:
         self.deletion: DeletionState | None = None
         self.segments: dict[str, Segment] = {}
         self.highest: dict[int, int] = {}
-        """The last offset of each epoch that was ever copied: it stays when segments are deleted."""
+        """The last offset of each epoch that was ever copied. It is kept when segments are deleted."""
         self._index: dict[int, list[tuple[int, int, str]]] = {}
-        """By epoch: the first and last offset in a readable segment, and which it is; in order."""
+        """For each epoch, the readable segments in order: first and last offset of the epoch, and segment id."""
 
     def put(self, segment: Segment) -> None:
-        """Take a segment in its new state."""
+        """Add or replace a segment; remove it if its deletion is finished."""
         before = self.segments.pop(segment.segment_id, None)
         if before is not None and before.state is SegmentState.COPY_FINISHED:
             for epoch, first, last in before.epoch_ranges():
@@ -65,7 +65,7 @@ class _PartitionView:
 
     def find(self, epoch: int, offset: int) -> Segment | None:
         index = self._index.get(epoch, [])
-        # Usually it is the last one that begins in time; where segments overlap, an earlier one may be longer.
+        # Usually it is the last segment that begins at or before the offset; if segments overlap, maybe an earlier one.
         for first, last, segment_id in reversed(index[: bisect_right(index, offset, key=lambda entry: entry[0])]):
             if first <= offset <= last:
                 return self.segments[segment_id]
@@ -83,10 +83,10 @@ class View:
         self._partitions: dict[str, _PartitionView] = {}
 
     def apply(self, change: Change, time_ms: int) -> None:
-        """Change the state, as of a moment.
+        """Apply a change that happened at a time.
 
         Raises:
-            InvalidInput: that is not what may follow now; nothing was changed.
+            InvalidInput: the change cannot follow the present state; nothing was changed.
         """
         match change:
             case Segment():
@@ -142,7 +142,7 @@ class View:
             self._partitions.setdefault(deletion.partition, _PartitionView()).deletion = deletion.state
 
     def find(self, partition: str, epoch: int, offset: int) -> Segment | None:
-        """Return the finished segment that holds an offset of an epoch."""
+        """Return the readable segment that holds an offset of an epoch; None if there is none."""
         return self._partition(partition).find(epoch, offset)
 
     def highest_offset(self, partition: str, epoch: int) -> int | None:
@@ -150,26 +150,26 @@ class View:
         return self._partition(partition).highest.get(epoch)
 
     def segments(self, partition: str, epoch: int | None = None) -> list[Segment]:
-        """Return the segments, or those with an epoch in them, in whatever state, by start offset."""
+        """Return the segments in any state, or only those that contain an epoch, by start offset."""
         return self._partition(partition).listed(epoch)
 
     def deletion(self, partition: str) -> DeletionState | None:
-        """Return how far a partition's deletion has come; None if it is not being deleted, or is gone."""
+        """Return the state of a partition's deletion; None if it is not being deleted, or was deleted."""
         return self._partition(partition).deletion
 
     def _partition(self, partition: str) -> _PartitionView:
-        """A partition's view; one that is not known yet has an empty view."""
+        """Return a partition's view; an empty one if the partition is not known."""
         return self._partitions.get(partition) or _PartitionView()
 
     def dump(self) -> list[PartitionDump]:
-        """Return everything, for a snapshot."""
+        """Return the state of all partitions, for a snapshot."""
         return [
             PartitionDump(name, view.deletion, view.listed(None), dict(view.highest))
             for name, view in self._partitions.items()
         ]
 
     def load(self, dumps: Iterable[PartitionDump]) -> None:
-        """Take over what a snapshot holds."""
+        """Add the partitions of a snapshot."""
         for dump in dumps:
             view = self._partitions[dump.partition] = _PartitionView()
             view.deletion = dump.deletion
@@ -179,7 +179,7 @@ class View:
 
 
 def check_first_state(segment: Segment) -> None:
-    """Raise `InvalidInput` unless the segment is at the beginning of its life."""
+    """Raise `InvalidInput` unless the segment has the first state, `COPY_STARTED`."""
     if segment.state not in SEGMENT_STEPS[None]:
         raise InvalidInput(
             f"segment {segment.segment_id} of {segment.partition} must be added as "

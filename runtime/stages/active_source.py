@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class ActiveSource:
     """A source that is being read: its consumer, its portions, its frontier and its counters.
 
-    The runtime's lock guards it.
+    The runtime's lock guards all of it.
     """
 
     def __init__(self, consumer: Consumer, config: RuntimeConfig, lock: RLock, clock: Clock) -> None:
@@ -37,9 +37,9 @@ class ActiveSource:
         """Holds the batches that wait for more to combine."""
         self.ready: deque[Portion] = deque()
         self.in_order: deque[Portion] = deque()
-        """Admitted portions that wait for their turn, if the sink asks for order."""
+        """Admitted portions that wait to be committed one after the other, if the sink requires order."""
         self.committing = False
-        """Whether one of them has its turn."""
+        """Whether a portion of `in_order` is being committed."""
         self.frontier: Final = Frontier(config.ack_every, config.ack_seconds)
         self.batches = self.bytes = 0
         self.obstacle = ""
@@ -47,13 +47,13 @@ class ActiveSource:
         """Why the last read, record or ack failed; empty if it did not."""
         self.found_entries = self.fetched_rows = self.rows = self.commits = self.dead_letters = self.bytes_read = 0
         self.caught_up = False
-        """Whether the last look found nothing more to read."""
+        """Whether the last look at the manifest found nothing more to read."""
         self.leaving: bool = False
-        """Nothing more is read. The source ends when everything under way has ended."""
+        """Whether reading has stopped. The source ends once all its portions in progress have ended."""
         self.has_gap: bool = False
         """Whether batches that were read have been dropped, so that nothing after them may be committed."""
         self.ending: bool = False
-        """The source ends now, with a last ack of what is done."""
+        """Whether the source ends now, after a last ack of what is committed."""
         self.may_ack = True
         self.over = False
         self.wake: Final = Condition(lock)
@@ -65,14 +65,14 @@ class ActiveSource:
         return [self.sizes.expect(descriptor) for descriptor in portion.descriptors]
 
     def leave(self) -> None:
-        """Stop reading, and drop what waits for room; the caller holds the lock."""
+        """Stop reading, and drop the portions that wait for room. The caller holds the lock."""
         self.leaving = True
         self.has_gap |= bool(self.ready)
         self.ready.clear()
         self.wake.notify()
 
     def end(self) -> None:
-        """Stop reading and wait for nothing more; the caller holds the lock."""
+        """Stop reading, and end the source without waiting for its portions. The caller holds the lock."""
         self.leave()
         self.ending = True
 
@@ -89,7 +89,7 @@ class ActiveSource:
 
     @property
     def lag_seconds(self) -> float:
-        """How long the first of these batches has waited; 0 if its time is unknown."""
+        """Age in seconds of the first batch that cannot be acknowledged yet; 0 if there is none or it has no time."""
         portion = self.frontier.first or (self.ready[0] if self.ready else None)
         first = self.builder.first if portion is None else portion.descriptors[0]
         if first is None or first.first_time_ms is None:
@@ -98,7 +98,7 @@ class ActiveSource:
 
     @property
     def waits_for(self) -> tuple[str, str]:
-        """What the source waits for: one word for metrics, and a sentence for people."""
+        """What the source waits for: a word for metrics, and a text for people."""
         first = self.frontier.first
         if self.trouble:
             return "store", self.trouble

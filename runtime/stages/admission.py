@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _REMEMBERED: Final = 16
 _FIRST_RAW_BYTES: Final = 64 << 20
-"""Assumed size of a batch while no size is known."""
+"""Assumed size of a batch in bytes, before compression, while no size is known."""
 
 
 class Sizes:
-    """Estimates how much memory the batches of one source take: by the manifest's facts, or by recent batches."""
+    """Estimates how much memory the batches of one source take, from the manifest's facts or from recent batches."""
 
     def __init__(self) -> None:
         self._raw: deque[int] = deque(maxlen=_REMEMBERED)
@@ -41,7 +41,7 @@ class Sizes:
         return max((raw if stored is None else stored) + 2 * raw, int(raw * max(self._growth, default=1.0)))
 
     def learn(self, batch: Batch, held: int) -> None:
-        """Note how much memory a batch really took."""
+        """Record how much memory a batch really took, for later estimates."""
         raw = batch.decoded.raw_bytes
         self._raw.append(raw)
         self._growth.append(held / max(1, raw))
@@ -108,22 +108,22 @@ class Admission(Generic[S]):
                     idle = -1
                     yield source, portion
                 elif not source.batches:
-                    return  # it keeps the turn: otherwise smaller portions of others would always come first
+                    return  # it stays first: otherwise smaller portions of other sources could always go before it
             self._turns.rotate(-1)
             idle += 1
 
     def correct(self, source: S, portion: Portion, index: int, held: int) -> None:
-        """Count a batch with what it really holds."""
+        """Replace the estimate for a batch by the number of bytes that it really holds."""
         self._count(source, 0, held - portion.reserved[index])
         portion.reserved[index] = held
 
     def free_bytes(self, source: S, portion: Portion) -> None:
-        """Return the memory of a portion that is done to the budget."""
+        """Give the bytes of a finished portion back to the budget."""
         self._count(source, 0, -sum(portion.reserved))
         portion.reserved = []
 
     def free_batches(self, source: S, count: int) -> None:
-        """Return batches that the frontier has passed to the budget."""
+        """Give batches that the frontier has passed back to the budget."""
         self._count(source, -count, 0)
 
     def _count(self, source: S, batches: int, size: int) -> None:
@@ -134,13 +134,13 @@ class Admission(Generic[S]):
 
     def _find_obstacle(self, source: S, batches: int, size: int) -> str:
         if not self.batches:
-            return ""  # whatever its size, or it would wait for ever
+            return ""  # regardless of its size: otherwise a large portion would wait for ever
         left, left_bytes = self.max_batches - self.batches - batches, self.max_bytes - self.bytes - size
         if left < 0:  # guard: enforce the batch budget
             return f"{counted(self.batches, 'batch')} under way, and max_batches is {self.max_batches}"
         if left_bytes < 0:  # guard: enforce the byte budget
             return f"{_mib(self.bytes)} are under way, it needs {_mib(size)}, and max_bytes is {_mib(self.max_bytes)}"
-        # A source that holds much leaves room for others, however long its own commits take.
+        # Keep room for other sources if one source holds much and its commits take long.
         if len(self._turns) > 1 and source.batches:
             if source.batches + batches > 2 * left:  # guard: leave room for other sources
                 return f"it has {counted(source.batches, 'batch')} under way, and others need room too"

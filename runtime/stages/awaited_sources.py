@@ -1,4 +1,4 @@
-"""Waits for sources that cannot be read yet: nothing was ever written, or another process has the group (rfcs/0007)."""
+"""Waits for sources that cannot be read yet: nothing was written, or another process owns the group (rfcs/0007)."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger("forebay.runtime")
 
 _WARN_SECONDS: Final = 60.0
-"""Time between two warnings about the same source that nothing was written to."""
+"""Minimum number of seconds between two warnings that nothing was written to a source."""
 
 
 class AwaitedSource:
-    """A source that a runtime was given and does not read yet: finds out when it can, and opens it then."""
+    """A source that a runtime does not read yet. Finds out when it can be read, and opens it then."""
 
     url: str
     """The buffer or topic."""
     group: str
-    """The named reader; empty if it has no name."""
+    """The consumer group; empty for the unnamed consumer."""
 
     def __init__(self, given: StoreUrl | Source | Consumer, clock: Clock) -> None:
         self.given = given
         self.waits_for: str = ""
-        """Why it could not be read at the last look; empty if it never had to wait."""
+        """Why it could not be read at the last attempt; empty if it never had to wait."""
         self._clock = clock
         self._warned_at: float | None = None
         self._warned_of = ""
@@ -58,19 +58,19 @@ class AwaitedSource:
             self._source = replace(source, url=store)
             self._queue = Queue(store, role="runtime", clock=clock)
         self.readers: list[tuple[str, str]] = [(self.url, self.group)]
-        """The URL of each buffer that it stands for, as far as that is known, and the group."""
+        """The buffers of the source, as far as they are known: the URL of each, with the group."""
 
     def check_written(self) -> None:
-        """Return if something was written to the source, so that the identity of its reader is final.
+        """Return if the source was ever written to; after that, the identity of its reader is final.
 
         Raises:
             NotFound: nothing was ever written to it, or the bucket is missing.
         """
         if self._standby is not None:
-            return  # it was written to
+            return  # this was checked before
         if isinstance(self.given, Consumer):
             if self.given.unwritten:
-                self.given.lag()  # a look at the manifest
+                self.given.lag()  # reads the manifest
             unwritten = self.given.unwritten
         else:
             unwritten = buffer_or_topic(lambda: self._queue.read_existing().is_unwritten, lambda: False)
@@ -81,14 +81,14 @@ class AwaitedSource:
         self._find_buffers()
 
     def read_schema(self) -> pa.Schema | None:
-        """Return the newest schema of the source; None if it holds bytes. It is not a `Consumer`."""
+        """Return the newest schema of the source; None if it holds bytes. Not for a source given as a `Consumer`."""
         return newest_schema(open_store(self._source.url))
 
     def wait_for_write(self) -> None:
-        """Note that nothing was written yet, and log a warning about it, at most once a minute."""
+        """Record that nothing was written to the source yet, and log a warning, at most once a minute."""
         self.waits_for = "nothing was ever written to it"
         if not isinstance(self.given, Consumer) and self._source.from_ == "latest":
-            # All its entries will be newer than the runtime.
+            # All its entries will be written after the runtime's start, so "latest" must include all of them.
             self._source = replace(self._source, from_="earliest")
         now = self._clock.monotonic()
         if self._warned_at is None or now >= self._warned_at + _WARN_SECONDS:
@@ -96,14 +96,14 @@ class AwaitedSource:
             _log.warning("nothing was ever written to %s; waiting for it. Is the URL right?", self.url)
 
     def check_free(self, pause: float, *, may_wait: bool) -> bool:
-        """Return whether the group has no owner, or one that is gone. The unnamed consumer is always free.
+        """Return whether the group is free: it has no owner, or its owner is dead. The unnamed consumer is always free.
 
         Args:
             pause: the intended time between two calls, in seconds.
-            may_wait: whether an owner that lives is waited for.
+            may_wait: whether to wait for a living owner.
 
         Raises:
-            Fenced: the owner lives, and is not waited for.
+            Fenced: the owner is alive, and `may_wait` is False.
         """
         standby = self._standby
         if standby is None or standby.look(pause):
@@ -122,12 +122,12 @@ class AwaitedSource:
         return False
 
     def open(self, claimed: Callable[[Consumer], None], *, clock: Clock, random: Random) -> list[Consumer] | None:
-        """Return a consumer for each buffer; None if the owner of the group turned out to live.
+        """Return a consumer for each buffer; None if another process has claimed or still owns the group.
 
         Args:
             claimed: called with the first consumer, whose cursor is the lease of the group, before others are opened.
             clock: where time comes from.
-            random: what ids and pauses are drawn from.
+            random: where ids and the lengths of pauses come from.
         """
         if isinstance(self.given, Consumer):
             claimed(self.given)
@@ -150,7 +150,7 @@ class AwaitedSource:
         return consumers
 
     def _find_buffers(self) -> None:
-        """Find out which buffers the source stands for, once that is final, and watch the owner of its group."""
+        """Find the buffers of the source, once they are final, and prepare to watch the owner of its group."""
         if isinstance(self.given, Consumer):
             return
         self._opening = Opening(self._source)
@@ -160,12 +160,13 @@ class AwaitedSource:
 
 
 class AwaitedSources:
-    """Looks at awaited sources again and again, in one thread, and lets each take part once it can be read.
+    """Checks awaited sources repeatedly, in one thread, and starts to read each one once it can be read.
 
     Args:
         pipeline: its lock guards `sources`, and its `changed` wakes the thread.
-        is_running: returns whether to go on; called under the lock.
-        look: lets a source take part if it can be read now. It is given the intended time until the next look.
+        is_running: returns whether to continue; called under the lock.
+        look: starts to read a source if that is possible now. Its second argument is the intended time in seconds
+            until the next check.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class AwaitedSources:
         self._thread: Thread | None = None
 
     def add(self, source: AwaitedSource) -> None:
-        """Wait for one more source."""
+        """Add a source to wait for."""
         with self._pipeline.lock:
             self.sources.append(source)
             if self._thread is None:
@@ -188,7 +189,7 @@ class AwaitedSources:
             self._pipeline.changed.notify_all()
 
     def forget(self, given: object) -> bool:
-        """Stop waiting for a source, and return whether it was one of these. The caller holds the lock."""
+        """Stop waiting for a source, and return whether it was awaited. The caller holds the lock."""
         found = next((one for one in self.sources if one.given is given or one.given == given), None)
         if found is not None:
             self.sources.remove(found)
@@ -200,7 +201,7 @@ class AwaitedSources:
             while self._wait(delay):
                 delay = min(2 * delay, self._pipeline.config.max_poll_interval)
                 for source in list(self.sources):
-                    if source in self.sources:  # nobody removed it meanwhile
+                    if source in self.sources:  # it was not removed meanwhile
                         self._look(source, delay)
         except BaseException as error:  # noqa: BLE001 - it is raised by run()
             self._pipeline.fail(error)
@@ -211,7 +212,7 @@ class AwaitedSources:
         except NotReady:  # a topic that is being created
             source.wait_for_write()
         except TRANSIENT as error:
-            _log.warning("%s: looking for it again soon: %s", source.url, error)
+            _log.warning("%s: cannot be checked now; trying again soon: %s", source.url, error)
 
     def _wait(self, seconds: float) -> bool:
         """Wait, and return whether there is still something to wait for."""

@@ -1,4 +1,4 @@
-"""Tracks up to which sequence all portions of a source are committed, in whatever order they end (rfcs/0007)."""
+"""Tracks up to which sequence all portions of a source are committed. They may end in any order (rfcs/0007)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class Frontier:
-    """The end of the longest run of committed portions of one source: all up to it may be acknowledged.
+    """The end of the unbroken run of committed portions of one source: everything up to it may be acknowledged.
 
     The caller holds the runtime's lock.
 
     Args:
-        every: it is due for an ack after this number of commits.
-        seconds: it is due for an ack this long after it moved.
+        every: an ack is due after this number of commits.
+        seconds: an ack is due at the latest this many seconds after the frontier moved.
     """
 
     def __init__(self, every: int, seconds: float) -> None:
@@ -33,11 +33,11 @@ class Frontier:
         """The last sequence that was acknowledged by this process; None if there is none."""
 
     def add(self, portion: Portion) -> None:
-        """Add the next portion, which must be done before the frontier can pass it."""
+        """Add the next portion. The frontier passes it only once it is done."""
         self._waiting.append(portion)
 
     def advance(self, now: float) -> int:
-        """Pass the portions that are done, and return how many batches they have."""
+        """Pass the portions that are done, and return their number of batches."""
         passed = 0
         while self._waiting and self._waiting[0].done:  # guard: advance the frontier only without gaps
             portion = self._waiting.popleft()
@@ -49,25 +49,25 @@ class Frontier:
         return passed
 
     def mark_acked(self, through: int) -> None:
-        """Note that everything up to a sequence is acknowledged."""
+        """Record that everything up to a sequence is acknowledged."""
         self.acked = through
         self._commits = 0
 
     @property
     def unacked(self) -> bool:
-        """Whether it has moved since the last ack."""
+        """Whether the frontier has moved since the last ack."""
         return self.through != self.acked
 
     @property
     def due(self) -> float | None:
-        """When it is to be acknowledged; None if it has not moved."""
+        """When the next ack is due, by the monotonic clock; None if the frontier has not moved since the last ack."""
         if not self.unacked:
             return None
         return self._since if self._commits >= self._every else self._since + self._seconds
 
     @property
     def first(self) -> Portion | None:
-        """The first portion that it has not passed."""
+        """The first portion that the frontier has not passed; None if there is none."""
         return self._waiting[0] if self._waiting else None
 
     @property

@@ -1,4 +1,4 @@
-"""Shows standbys that a runtime lives while it has nothing to acknowledge (rfcs/0005)."""
+"""Shows standbys that a runtime is alive while it has nothing to acknowledge (rfcs/0005)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PATIENCE = HEARTBEAT_SECONDS / 4
 
 
 class Heartbeat:
-    """Writes the cursor of a consumer's group whenever it was not written for ten seconds, until it is stopped.
+    """Writes the cursor of a consumer's group whenever it has not been written for ten seconds, until `stop`.
 
     Args:
         clock: where time comes from.
@@ -35,13 +35,13 @@ class Heartbeat:
         self._renewal: Renewal | None = None
 
     def start(self, consumer: Consumer) -> None:
-        """Begin with the consumer whose cursor is the lease of the group. Without a group, nothing is ever written."""
+        """Begin, with the consumer whose cursor is the lease of the group. Without a group, this does nothing."""
         if consumer.reader.group:
             self._renewal = Renewal(self._clock, _PATIENCE, partial(self._beat, consumer))
             self._renewal.start(self._clock.monotonic() + HEARTBEAT_SECONDS)
 
     def stop(self) -> None:
-        """Write no more. One write may be under way."""
+        """Stop writing. One write may still be in progress."""
         if self._renewal is not None:
             self._renewal.stop()
 
@@ -51,6 +51,6 @@ class Heartbeat:
         except Fenced as error:
             self._on_fenced(error)
             return None
-        except BaseException:  # noqa: BLE001 - whatever happened, without another try a standby would take over
+        except BaseException:  # noqa: BLE001 - after any error, try again, or a standby would take over
             _log.warning("%s: the heartbeat failed; trying again", consumer.url, exc_info=True)
             return self._clock.monotonic() + _PATIENCE

@@ -17,32 +17,32 @@ if TYPE_CHECKING:
     from forebay.runtime.contract import Decoder
 
 NOT_THE_DATA: Final = (MemoryError, Unavailable, Unknown, Timeout)
-"""Errors of a decoder that say nothing about the batch: this machine, or what the decoder asks, is at fault."""
+"""Errors of a decoder that say nothing about the batch: this machine, or a service that the decoder calls, failed."""
 _MAX_ROUNDS: Final = 3
-"""How often the rest may be refused after bad entries were taken out, before the whole batch counts as bad."""
+"""Maximum number of searches for bad entries. If the rest is still refused, the whole batch counts as bad."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What became of a batch."""
+    """The result of decoding a batch: rows, and the entries that could not be decoded."""
 
     batch: Batch | None
     """The batch with the entries that could be decoded; None if there are none."""
     table: pa.Table | None
     """Their rows."""
     reasons: dict[int, str] = field(default_factory=dict)
-    """Why each of the other entries could not be decoded, by its index in the batch that was given."""
+    """Why each of the other entries could not be decoded, by its index in the original batch."""
 
 
 def isolate(decoder: Decoder, batch: Batch, error: Exception, *, max_attempts: int = MAX_ATTEMPTS) -> Decoded:
     """Return what can be decoded of a batch of one or more entries that the decoder refused with an error.
 
     The rows always come from one call of the decoder, with a batch of the good entries. A decoder that raises
-    `BadEntry` names the bad ones; after any other exception they are found by giving the decoder parts of the batch. If
-    there are no entries without which the rest can be decoded, the whole batch is bad.
+    `BadEntry` names the bad entries. After any other exception, they are found by giving the decoder parts of the
+    batch. If no set of bad entries is found without which the rest can be decoded, the whole batch is bad.
 
     Raises:
-        MemoryError, Unavailable, Unknown, Timeout: this machine, or what the decoder asks, is at fault.
+        MemoryError, Unavailable, Unknown, Timeout: this machine, or a service that the decoder calls, failed.
     """
     places: Sequence[int] = range(len(batch))
     reasons: dict[int, str] = {}
@@ -73,7 +73,7 @@ def describe(error: Exception) -> str:
 
 
 def _find(decoder: Decoder, batch: Batch, error: Exception, max_attempts: int) -> dict[int, str]:
-    """The bad entries of a batch that the decoder refused."""
+    """Return the bad entries of a batch that the decoder refused, by index, with the reasons."""
 
     def attempt(entries: range) -> str | None:
         try:

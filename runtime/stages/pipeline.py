@@ -54,7 +54,7 @@ RETRY_CAP: Final = 30.0
 _MEND: Final = "Remove the cause, and start the runtime again: nothing of this was acknowledged"
 
 Task: TypeAlias = tuple["ActiveSource", "Portion", int]
-"""A batch to fetch: its source, its portion and its index in the portion."""
+"""A batch to fetch: its source, its portion and the batch's index in the portion."""
 
 
 class Pipeline:
@@ -77,7 +77,7 @@ class Pipeline:
         self.random = random
         self.lock: Final = RLock()
         self.changed: Final = Condition(self.lock)
-        """Notified of what `run` may wait for: a failure, a source that is over."""
+        """Notified of events that `run` may wait for: a failure, or the end of a source."""
         self.failure: BaseException | None = None
         self.sources: list[ActiveSource] = []
         self.admission: Admission[ActiveSource] = Admission(config.max_batches, config.max_bytes)
@@ -98,15 +98,15 @@ class Pipeline:
         self.committing.start()
 
     def fail(self, error: BaseException) -> None:
-        """Stop everything because of an error; the first one counts."""
+        """Stop everything because of an error. Only the first error is kept; later ones are logged."""
         with self.lock:
             if self.failure is not None:
-                _log.warning("after the runtime had failed: %s", error)
+                _log.warning("another error after the runtime had failed: %s", error)
                 return
             self.failure = error
             self.fetching.stop()
             self.committing.stop()
-            # A fence means that somebody else decides; anything that is no error, that this process is ending.
+            # After a fence, another process decides. A BaseException, except Ctrl-C, means that this process is ending.
             # guard: no ack after a fence
             may_ack = isinstance(error, Exception | KeyboardInterrupt) and not isinstance(error, Fenced)
             for source in self.sources:
@@ -117,12 +117,12 @@ class Pipeline:
     # Sources
 
     def join(self, source: ActiveSource) -> None:
-        """Let a source take part; the caller holds the lock."""
+        """Add a source. The caller holds the lock."""
         self.sources.append(source)
         self.admission.join(source)
 
     def forget(self, source: ActiveSource) -> None:
-        """End a source: it no longer takes part."""
+        """End and remove a source."""
         with self.lock:
             source.over = True
             spans.end_unfinished(source, self.failure)
@@ -132,7 +132,7 @@ class Pipeline:
             self.changed.notify_all()
 
     def admit(self) -> None:
-        """Start to fetch the portions that fit into the budget; the caller holds the lock."""
+        """Start to fetch the portions that fit into the budget. The caller holds the lock."""
         if self.failure is not None:
             return
         for source, portion in self.admission.admit():
@@ -144,7 +144,7 @@ class Pipeline:
             for index in range(len(portion.descriptors)):
                 self.fetching.put((source, portion, index))
             if not source.ready:
-                source.wake.notify()  # to look for more
+                source.wake.notify()  # so that it looks for more batches
         metrics.runtime_batches_in_flight.set(self.admission.batches)
         metrics.runtime_bytes_in_flight.set(self.admission.bytes)
 
@@ -175,7 +175,7 @@ class Pipeline:
             batch = source.fetcher.fetch(descriptor)
         except (Corrupt, NotFound) as error:
             if isinstance(error, NotFound):
-                # It is no dead letter if another runtime has committed it, and the collector taken it, meanwhile.
+                # It is no dead letter if another runtime has committed it meanwhile and the collector deleted it.
                 source.consumer.check_missing(descriptor, error)
             self._bury_object(source, descriptor, describe(error))
             return
@@ -185,7 +185,7 @@ class Pipeline:
             raise
         except Exception as error:
             if isinstance(error, Unsupported) and batch.schema is not None:
-                raise  # a decoder of bytes in front of rows: every batch would become a dead letter
+                raise  # a decoder for bytes got rows of a typed buffer: every batch would become a dead letter
             _check_same_again(source, batch)  # guard: fetch a batch without checksum again before poisoning it
             if not len(batch):
                 self._bury_object(source, descriptor, describe(error))
@@ -208,10 +208,10 @@ class Pipeline:
             portion.fill(index, batch, table)
             if not source.over:
                 self.admission.correct(source, portion, index, held)
-                self.admit()  # it mostly turns out to be less
+                self.admit()  # the batch usually takes less than expected, so there may be room
 
     def arrive(self, source: ActiveSource, portion: Portion) -> None:
-        """Count a part of a portion as here; once all are, it is committed when it is its turn."""
+        """Count one batch of a portion, or its record, as done. Once all are, the portion is committed in its turn."""
         with self.lock:
             portion.missing -= 1
             if portion.missing:
@@ -298,7 +298,7 @@ class Pipeline:
         self.committing.put((source, portion), after=pause)
 
     def _finish(self, source: ActiveSource, portion: Portion) -> None:
-        """Count a portion as done; the caller holds the lock."""
+        """Mark a portion as done, and advance the frontier. The caller holds the lock."""
         if source.over:
             return
         metrics.runtime_rows.add(portion.rows, source.attributes)
@@ -314,7 +314,7 @@ class Pipeline:
         self.admit()
 
     def _pause(self, portion: Portion, trouble: str) -> float:
-        """Note why a portion has to be tried again, and return after how many seconds."""
+        """Record why a portion must be tried again, and return the pause before that in seconds."""
         with self.lock:
             pause = full_jitter(self.random, portion.attempts, RETRY_BASE, RETRY_CAP)
             portion.attempts += 1
@@ -325,7 +325,7 @@ class Pipeline:
     # Poison
 
     def _bury(self, source: ActiveSource, batch: Batch, reasons: Mapping[int, str]) -> None:
-        """Keep entries or rows of a batch as dead letters; its object if a letter cannot hold one of the rows."""
+        """Keep entries or rows of a batch as dead letters. If a letter cannot hold one of the rows, keep the object."""
         stored = dead_letter.stored_indexes(batch)
         where = f"batch {batch.sequence}, {describe_entries([stored[index] for index in sorted(reasons)])},"
         reason = next(iter(reasons.values()))
@@ -346,10 +346,10 @@ class Pipeline:
         self._tell(source, descriptor, [letter])
 
     def _check_letters(self, source: ActiveSource, where: str, reason: str) -> Producer:
-        """Return where dead letters go.
+        """Return the producer of dead letters.
 
         Raises:
-            Halted: there is no such place.
+            Halted: none is configured.
         """
         if self._dead_letters is None:
             raise Halted(
@@ -360,7 +360,7 @@ class Pipeline:
         return self._dead_letters
 
     def _tell(self, source: ActiveSource, descriptor: BatchDescriptor, letters: list[DeadLetter]) -> None:
-        """Log, count and write down dead letters that are durable."""
+        """Log and count dead letters that are durable, and record them in the audit trail."""
         for letter in letters:
             _log.error(
                 "%s: %s of batch %d became a dead letter: %s",
@@ -382,7 +382,7 @@ class Pipeline:
 
 
 def _name(source: ActiveSource, portion: Portion) -> str:
-    """A portion, for people: the buffer, its group and its batches."""
+    """Return a portion's name in messages: its buffer, batches and group."""
     first, last = portion.identity.first, portion.identity.last
     batches = f"batch {first}" if first == last else f"batches {first} to {last}"
     group = f", group {source.reader.group}" if source.reader.group else ""

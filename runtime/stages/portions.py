@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Portion:
-    """Contiguous batches of one source that are committed together, and how far that has come."""
+    """Contiguous batches of one source that are committed together, and their progress."""
 
     def __init__(self, reader: Reader, descriptors: Sequence[BatchDescriptor], *, replay: bool) -> None:
         self.descriptors = descriptors
@@ -36,27 +36,27 @@ class Portion:
         self.replay = replay
         """Whether an earlier process may have committed it."""
         self.asks = replay  # guard: check before committing a replay
-        """Whether `check_committed` must return False before it is committed."""
+        """Whether the sink's `check_committed` is asked before the next commit."""
         self.attempts = 0
         """Number of failed attempts; the pause before the next one grows with it."""
         self.failures = 0
-        """Number of exceptions of unknown meaning in a row."""
+        """Number of exceptions of unknown meaning that the sink has raised in a row."""
         self.trouble = ""
-        """Why it is tried again."""
+        """Why it is tried again; empty if it is not."""
         self.missing: int = len(descriptors) + 1  # guard: record ranges before they are committed
         """Number of batches that are not decoded yet, plus one until the portion is recorded."""
         self.reserved: list[int] = []
-        """Bytes that each batch takes of the budget."""
+        """Number of bytes of the budget that each batch takes."""
         self.done = False
         self.span: Span = INVALID_SPAN
-        """From the first fetch to the commit, if the host has configured a tracer."""
+        """Its span, from the first fetch to the commit, if the host has configured a tracer."""
         self.rows: int = 0
         self._is_row_per_entry = True
         self._batches: list[Batch | None] = [None] * len(descriptors)
         self._tables: list[pa.Table | None] = [None] * len(descriptors)
 
     def fill(self, index: int, batch: Batch, table: pa.Table) -> None:
-        """Add a batch that was fetched and its rows."""
+        """Add a fetched batch and its rows."""
         self._batches[index] = batch
         self._tables[index] = table
         self.rows += table.num_rows
@@ -68,7 +68,7 @@ class Portion:
         return tuple(batch for batch in self._batches if batch is not None)
 
     def commit(self, url: str) -> Commit:
-        """Return what the sink gets.
+        """Return the commit to give to the sink.
 
         Raises:
             pa.ArrowException: the batches' columns contradict each other.
@@ -76,7 +76,7 @@ class Portion:
         tables = [table for table in self._tables if table is not None and table.num_rows]
         if len(tables) > 1:
             tables = [self._join(tables)]
-        self._tables = list(tables)  # joined once, however often it is tried
+        self._tables = list(tables)  # keep the joined table for further attempts
         return Commit(self.identity, url, self.batches, tables[0], replay=self.replay)
 
     def _join(self, tables: list[pa.Table]) -> pa.Table:
@@ -90,7 +90,7 @@ class Portion:
         These are all entries if the sink does not say which rows it refused, or if rows do not correspond to entries.
 
         Raises:
-            MemoryError, Unavailable, Unknown, Timeout: the decoder cannot say now what the other entries are.
+            MemoryError, Unavailable, Unknown, Timeout: the decoder cannot decode the other entries now.
         """
         if not answer.rows or not self._is_row_per_entry:
             return [dict.fromkeys(range(len(batch)), answer.reason) for batch in self.batches]
@@ -106,10 +106,10 @@ class Portion:
         return found
 
     def _is_rest(self, start: int, batch: Batch, kept: list[range], decoder: Decoder) -> bool:
-        """Return whether these entries of a batch make the rows in the same places, counted from `start`.
+        """Return whether these entries of a batch, decoded alone, give the rows at their places from row `start` on.
 
-        A decoder may make as many rows as there are entries, and still sort them, or make none of one and two of
-        another.
+        A decoder may return one row per entry on the whole, and still sort the rows, or make no row of one entry and
+        two of another.
         """
         if not kept:
             return True
@@ -124,7 +124,7 @@ class Portion:
         return decoded.schema.equals(rows.schema) and all(map(_is_same, rows.columns, decoded.columns))
 
     def take_out(self, entries: Sequence[Mapping[int, str]]) -> None:
-        """Leave out the entries that `find_entries` returned, and their rows. The identity stays."""
+        """Remove the entries that `find_entries` returned, and their rows. The identity stays the same."""
         kept = [others(sorted(bad), len(batch)) for batch, bad in zip(self.batches, entries, strict=True)]
         starts = [0, *accumulate(len(batch) for batch in self.batches)]
         if not any(kept):
@@ -149,10 +149,10 @@ def _is_same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
 
 
 def _in_widest_schema(tables: list[pa.Table]) -> list[pa.Table]:
-    """Return rows of several versions of a typed buffer's schema in the widest of them.
+    """Convert tables in several versions of a typed buffer's schema to the widest version, and return them.
 
-    Arrow's own promotion does not know fields that were added inside a struct. What a decoder made of the rows may not
-    fit together: then the tables are returned as they are, for Arrow to decide.
+    Arrow's own promotion does not support fields that were added inside a struct. If a decoder has changed the tables
+    so that they do not fit together, they are returned unchanged, for Arrow to decide.
     """
     widest = tables[0].schema
     if all(table.schema.equals(widest) for table in tables):
@@ -176,9 +176,9 @@ class PortionBuilder:
     """Groups the batches of one source into portions.
 
     Args:
-        planned: the last sequences of portions that the previous consumer recorded: these portions are built the same
-            way again.
-        combining: how the sink wants batches combined; None for one batch each.
+        planned: the last sequence of each portion that the previous consumer recorded. These portions are built again
+            with the same boundaries.
+        combining: how the sink wants batches combined; None for one batch per portion.
         max_batches: maximum number of batches in a portion.
         raw_bytes: returns how many bytes a batch holds before compression.
     """
@@ -204,7 +204,7 @@ class PortionBuilder:
         complete = []
         for descriptor in descriptors:
             if self._open and descriptor.sequence != self._open[-1].sequence + 1:
-                complete += self.close()  # retention dropped what was between
+                complete += self.close()  # retention dropped the batches in between
             if not self._open:
                 self._since = now
             self._open.append(descriptor)
@@ -221,14 +221,14 @@ class PortionBuilder:
 
     @property
     def due(self) -> float | None:
-        """When to close the portion that is not complete yet; None if it may not be closed."""
+        """When to close the incomplete portion, by the monotonic clock; None if it is not to be closed early."""
         if self._combining is None or not self.may_close:
             return None
         return self._since + self._combining.max_seconds
 
     @property
     def may_close(self) -> bool:
-        """Whether there is a portion that is not complete yet, and that was not recorded as longer.
+        """Whether there is an incomplete portion that was not recorded with more batches.
 
         A recorded portion is never closed early: it may have been committed as it was recorded.
         """
@@ -236,12 +236,12 @@ class PortionBuilder:
         return bool(self._open) and self._open[-1].sequence >= self._last_planned
 
     def __len__(self) -> int:
-        """How many batches wait for more."""
+        """Number of batches in the incomplete portion."""
         return len(self._open)
 
     @property
     def first(self) -> BatchDescriptor | None:
-        """The first of them."""
+        """The first batch of the incomplete portion; None if there is none."""
         return self._open[0] if self._open else None
 
     def _is_complete(self, sequence: int) -> bool:

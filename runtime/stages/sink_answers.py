@@ -18,7 +18,7 @@ class Raised(MaybeCommitted):
 
 
 def check_committed(sink: Sink, identity: CommitIdentity) -> Committed | MaybeCommitted | Fatal | None:
-    """Return `Committed` if the sink has the commit, None if it does not, or why the sink cannot tell."""
+    """Return `Committed` if the sink has the commit, None if it does not, or an answer that says why it cannot tell."""
     try:
         return Committed() if sink.check_committed(identity) else None
     except Exception as error:  # noqa: BLE001 - a sink may raise anything
@@ -48,6 +48,6 @@ def _answer_for(error: Exception) -> NotCommitted | MaybeCommitted | Fatal:
         return NotCommitted(reason)
     if isinstance(error, ForebayError) and not isinstance(error, Unknown):
         return Fatal(reason)
-    # It may have been raised after the effect: a lost reply looks like a refused connection.
+    # The sink may have raised it after the commit took effect: a lost reply looks like a refused connection.
     # guard: an exception means the commit may have happened
     return MaybeCommitted(reason) if isinstance(error, Unknown) else Raised(reason)

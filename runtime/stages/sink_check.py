@@ -1,4 +1,4 @@
-"""Asks a sink about the rows of a source before the runtime reads it, so that what cannot work is refused at once."""
+"""Checks before a runtime reads a source whether the sink can take its rows, so that a conflict is reported at once."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def check_sink(
     """Return if the sink may be able to commit the rows of a source.
 
     Args:
-        sink: where they go.
-        decoder: what makes them.
+        sink: the sink that the rows go to.
+        decoder: the decoder that makes the rows.
         stored: returns the schema of the source; None if it holds bytes.
-        url: the source.
+        url: the source's URL, for messages.
         has_letters: whether rows that do not fit become dead letters.
 
     Raises:
-        InvalidInput, Unsupported: no row could ever be committed, and no dead letter takes it.
+        InvalidInput, Unsupported: no row could ever be committed, and none would become a dead letter.
     """
     if type(sink).plan is Sink.plan:
         return

@@ -32,7 +32,7 @@ class SourceReader:
     Args:
         source: what to read.
         pipeline: fetches and commits the portions that this builds.
-        until_caught_up: stop after the batches that are there at the start.
+        until_caught_up: stop after the batches that exist at the start.
     """
 
     def __init__(self, source: ActiveSource, pipeline: Pipeline, *, until_caught_up: bool) -> None:
@@ -66,7 +66,7 @@ class SourceReader:
             self._pipeline.forget(self._source)
 
     def _next_step(self) -> Callable[[], None] | None:
-        """Wait for something to do, and return it; None at the end."""
+        """Wait until a step is due, and return it; None if the source has ended."""
         source = self._source
         with source.wake:
             while True:
@@ -81,7 +81,7 @@ class SourceReader:
                 metrics.runtime_waiting.add(waited, {**source.attributes, "reason": reason})
 
     def _choose(self, now: float) -> tuple[Callable[[], None] | None, float | None]:
-        """Return the next step; if nothing is due, None and the time when something will be."""
+        """Return the step that is due now, or None and the time when one will be due."""
         source, frontier = self._source, self._source.frontier
         if self._is_finished():
             return (self._ack if frontier.unacked and source.may_ack else None), None
@@ -141,9 +141,9 @@ class SourceReader:
     # Its steps
 
     def _begin(self) -> None:
-        """Find out what is there already, and what the previous consumer may have committed of it."""
+        """Find out which batches exist, and which of them the previous consumer may have committed."""
         source, config = self._source, self._pipeline.config
-        self._consumer.lag()  # a look at the manifest
+        self._consumer.lag()  # reads the manifest
         self._end_at_start = self._consumer.end
         planned = self._consumer.planned
         self._replayed_through = max(planned, default=-1) if source.reader.group else self._end_at_start - 1
@@ -171,11 +171,11 @@ class SourceReader:
         self._offer(complete)
 
     def _close_portion(self) -> None:
-        """Wait no longer for more to combine."""
+        """Close the incomplete portion: stop waiting for more batches to combine."""
         self._offer(self._source.builder.close())
 
     def _offer(self, complete: list[list[BatchDescriptor]]) -> None:
-        """Let portions be admitted and fetched, while they are recorded."""
+        """Queue portions for admission. They may be fetched while they are being recorded."""
         source = self._source
         portions = [
             Portion(source.reader, descriptors, replay=descriptors[-1].sequence <= self._replayed_through)
@@ -188,7 +188,7 @@ class SourceReader:
                 self._pipeline.admit()
 
     def _record(self) -> None:
-        """Record where the portions end, and only then let them be committed: the next consumer must know of them."""
+        """Record where the portions end, then let them be committed: the next consumer needs the same boundaries."""
         if self._source.reader.group:
             self._consumer.plan([portion.identity.last for portion in self._unrecorded])
         with self._pipeline.lock:

@@ -22,7 +22,7 @@ _log = logging.getLogger("forebay.runtime")
 
 
 def start_span(tracer: Tracer, source: ActiveSource, portion: Portion) -> None:
-    """Start the span of a portion, the root of a trace of its own, with links to the calls in its batches."""
+    """Start the span of a portion, as the root of a new trace, with links to the calls in its batches."""
     attributes = {
         **span_attributes(source.url, "process", "process"),
         "messaging.batch.message_count": sum(found.facts.records for found in portion.descriptors if found.facts),
@@ -41,12 +41,12 @@ def start_span(tracer: Tracer, source: ActiveSource, portion: Portion) -> None:
 
 
 def use(portion: Portion) -> AbstractContextManager[Span]:
-    """Let what is done for a portion, by decoders and sinks too, be part of its span."""
+    """Make a portion's span the current one, so that spans of decoders and sinks become its children."""
     return use_span(portion.span, record_exception=False, set_status_on_exception=False)
 
 
 def end(portion: Portion) -> None:
-    """End the span of a portion that is committed. A span processor that fails must not undo that."""
+    """End the span of a committed portion. An error of the host's span processor is logged and has no effect."""
     try:
         portion.span.end()
     except Exception:  # noqa: BLE001 - whatever the host's processor raises
@@ -54,7 +54,7 @@ def end(portion: Portion) -> None:
 
 
 def end_unfinished(source: ActiveSource, failure: BaseException | None) -> None:
-    """End the spans of what a source will not commit any more."""
+    """End, with an error, the spans of the portions that a source will not commit any more."""
     kind = "stopped" if failure is None else type(failure).__name__
     for portion in source.frontier.unfinished:
-        end_with_error(portion.span, kind, f"the runtime stopped before this was committed: {failure or 'as asked'}")
+        end_with_error(portion.span, kind, f"the runtime stopped before this was committed: {failure or 'on request'}")

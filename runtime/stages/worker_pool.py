@@ -25,10 +25,10 @@ class WorkerPool(Generic[T]):
     The threads are daemons: one that hangs in a sink must not keep the process alive.
 
     Args:
-        name: name of the stage, for people and for metrics.
+        name: name of the stage, for threads and metrics.
         threads: number of threads.
         work: called with each item.
-        failed: called with what `work` raises.
+        failed: called with any exception that `work` raises.
         lock: the runtime's lock.
         clock: measures the delays.
     """
@@ -62,7 +62,7 @@ class WorkerPool(Generic[T]):
             Thread(target=self._run, name=f"forebay-{self.name}-{number}", daemon=True).start()
 
     def put(self, item: T, *, after: float = 0.0) -> None:
-        """Queue an item; it is worked on after `after` seconds at the earliest."""
+        """Queue an item. A thread takes it after `after` seconds at the earliest."""
         with self._wake:
             heapq.heappush(self._waiting, (self._clock.monotonic() + after, next(self._order), item))
             self._wake.notify()
@@ -103,7 +103,7 @@ class WorkerPool(Generic[T]):
             except BaseException as error:  # noqa: BLE001 - it is raised by run()
                 self._failed(error)
             finally:
-                del item  # or what it holds would stay in memory until the next one comes
+                del item  # otherwise its data would stay in memory until the next item comes
                 with self._wake:
                     self.busy -= 1
                     self._measure()
