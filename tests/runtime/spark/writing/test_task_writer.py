@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from patience import PATIENCE
+from patience import PATIENCE, wait_for
 from write_job import Batches, entries_in, head_of, job_on, new_store, rows, run_task
 
 from forebay.buffer.base import names
@@ -211,6 +211,8 @@ def test_attempt_that_has_not_heard_of_its_jobs_failure_does_not_make_the_hold_a
     job.end(0)
     (mark,) = head_of(store).holds.values()
     assert (mark.first_sequence, mark.floor) == (None, None), "it holds nothing"
+    stored_ms = max(found.modified_ms for found in store.list("data/"))
+    wait_for(lambda: SystemClock().now_ms() > stored_ms)  # what was stored in this millisecond is not yet old enough
     Collector(store, grace=0.0).collect_once()
     assert list(store.list("data/")) == []
 
