@@ -270,18 +270,23 @@ def test_flush_syncs_every_file_of_events_and_its_folder(log: EventLog, monkeypa
 
 def test_forked_child_and_parent_append_without_harm(log: EventLog) -> None:
     fill(log, 1)
+    running, runs = os.pipe()
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            for _ in range(200):
+            os.write(runs, b"!")
+            for _ in range(1500):
                 log.append("jobs", Event("child"))
             status = 0
         finally:
             os._exit(status)
-    for _ in range(200):
+    os.read(running, 1)  # both append at once
+    for _ in range(1500):
         log.append("jobs", Event("parent"))
     assert os.waitpid(child, 0)[1] == 0
+    os.close(running)
+    os.close(runs)
     records = log.read_range("jobs")
-    assert offsets(records) == list(range(401))
-    assert sorted(record.event.kind for record in records) == ["child"] * 200 + ["parent"] * 200 + ["tick"]
+    assert offsets(records) == list(range(3001))
+    assert sorted(record.event.kind for record in records) == ["child"] * 1500 + ["parent"] * 1500 + ["tick"]
