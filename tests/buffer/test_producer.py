@@ -446,7 +446,11 @@ def stalled(inner: MemoryStore) -> FaultyStore:
 def test_byte_bound_refuses_what_does_not_fit_and_hands_it_back(inner: MemoryStore) -> None:
     store = stalled(inner)
     with ValueProducer(
-        store, flush_size_bytes=1000, limits=ProducerLimits(buffered_bytes=3000), clock=ManualClock()
+        store,
+        flush_size_bytes=1000,
+        compression="none",  # else a batch counts less once it is encoded
+        limits=ProducerLimits(buffered_bytes=3000),
+        clock=ManualClock(),
     ) as producer:
         producer.produce(b"a" * 1000)
         producer.produce(b"b" * 1000)
