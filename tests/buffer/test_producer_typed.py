@@ -216,11 +216,11 @@ def test_memory_bound_holds_for_rows(store: MemoryStore) -> None:
     with Producer(store, schema=SCHEMA, flush_interval=NEVER, limits=limits) as producer:
         held = producer.produce({"id": 1, "page": "x" * 9_000})
         held.wait(Durability.APPLIED)
+        assert producer.buffered_bytes >= 9_000
         row = {"id": 2, "page": "y" * 9_000}
         with pytest.raises(Backpressure) as refused:
             producer.try_produce(row)
         assert refused.value.write is row
-        assert producer.buffered_bytes >= 9_000
         held.result()
         producer.produce(row)
     assert ids_in(store) == [1, 2]

@@ -419,6 +419,18 @@ def test_batches_swept_between_look_and_fetch_are_skipped_and_counted(store: Mem
         consumer.ack_through(0, 3)
 
 
+def test_next_batch_skips_what_was_swept_since_the_last_look(store: MemoryStore) -> None:
+    fill(store, {0: 4, 1: 2, 2: 1})
+    with TopicConsumer(store, group="etl", on_trimmed="skip") as consumer:
+        assert consumer.next_batch() is not None  # this look finds batches of the other partitions too
+        for number, count in ((0, 3), (1, 2), (2, 1)):
+            sweep(store, number, count)
+        found = consumer.next_batch()
+        assert found is not None
+        assert (found.partition, found.batch.sequence) == (0, 3)
+        assert consumer.next_batch() is None
+
+
 def test_batch_swept_between_look_and_fetch_is_trimmed_and_a_seek_reads_on(store: MemoryStore) -> None:
     fill(store, {0: 4, 1: 1})
     with TopicConsumer(store, group="etl", partitions=[0, 1]) as consumer:
