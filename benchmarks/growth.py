@@ -252,9 +252,8 @@ class _BySize:
         meter = Meter([store])
         report = Collector(store, grace=0).collect_once()
         cost = meter.cost(self._sizes.window_bytes)
-        # Names that copies got in one millisecond are in no order: the last few may stay for the next collection.
+        # The objects of a segment that is trimmed in part stay until a later collection.
         assert report.trimmed >= self._sizes.window_batches, report
-        assert report.deleted >= 0.9 * self._sizes.window_batches, report
         return cost
 
 
