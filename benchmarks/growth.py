@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from metering import Cost, Meter, Metered, median_cost
 
-from forebay import Consumer, Producer, open_store
+from forebay import Consumer, Producer, ProducerLimits, open_store
 from forebay.buffer.base import names
 from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.format.batch import raw_size
@@ -66,6 +66,8 @@ _BUFFERS = 8
 _FLEET_RATE = 64e6
 """Bytes each second of all producers together: less than two cores can take, so that nothing queues up."""
 _PATIENT = 3600.0
+_ROOM = 256 << 20
+"""Room for many batches: a producer without room flushes batches that are not full."""
 _SHRUNK = 0.5
 """More than zstd leaves of these events."""
 _KINDS = ("cpu", "bytes", "requests")
@@ -209,7 +211,11 @@ class _BySize:
     def _produce_window(self, store: Metered) -> Cost:
         meter = Meter([store])
         with Producer(
-            store, schema=self._schema, flush_size_bytes=self._sizes.batch_bytes, flush_interval=_PATIENT
+            store,
+            schema=self._schema,
+            flush_size_bytes=self._sizes.batch_bytes,
+            flush_interval=_PATIENT,
+            limits=ProducerLimits(buffered_bytes=_ROOM),
         ) as producer:
             for call in islice(self._calls, self._sizes.window_batches * _CALLS_A_BATCH):
                 producer.produce(call)
