@@ -1,7 +1,7 @@
 """How near do typed buffers come to pyarrow and the bare store: converting rows, producing them, reading them?
 
-Processor time of all threads. Events are those of a service, from a fixed seed: six columns and 100 bytes as JSON, ten
-columns and 300 bytes or 1 KiB.
+Processor time of all threads; on S3 elapsed time, since a producer waits for the store. Events are those of a service,
+from a fixed seed: six columns and 100 bytes as JSON, ten columns and 300 bytes or 1 KiB.
 
 - *Converting*: calls to one Arrow table, strictly. The peers are not strict: `Table.from_pylist` drops unknown keys and
   turns 1.5 into 1, `pyarrow.json` takes two documents for two rows.
@@ -81,6 +81,9 @@ def run(bench: Bench) -> None:
         for shape, given in events.items():
             _produce(bench, shape, given, places[0])
             _read(bench, shape, given, places[0])
+        for place in places[1:]:
+            for shape in ("100 B", "1 KiB"):
+                _on_s3(bench, shape, events[shape], place)
     _wait(bench)
     _memory(bench)
 
@@ -205,6 +208,27 @@ def _produce(bench: Bench, shape: str, events: Events, place: Place) -> None:
         bench.require(f"produce {form}, {shape}, of pyarrow and bare puts", ratios["forebay"], least=least)
     if shape == "100 B":
         _single_calls(bench, events, place)
+
+
+def _on_s3(bench: Bench, shape: str, events: Events, place: Place) -> None:
+    """Produce from Arrow and read, on a real server, by elapsed time."""
+    calls = events.calls("Arrow") * _PASSES
+    name = _write(place, events, calls)
+    stored = _Stored(place, name, _batches(place, name))
+    bare, ours = "pyarrow + bare puts", "forebay"
+    table = pa.concat_tables([events.table] * _PASSES)
+    cases = {
+        bare: partial(_put_bare, place, lambda: table, len(stored.descriptors)),
+        ours: partial(_write, place, events, calls),
+    }
+    amount = _PASSES * events.size
+    group = f"produce Arrow, {place.name}, {shape}"
+    produced = bench.compare(group, cases, ceiling=bare, amount=amount, rounds=_ROUNDS)[ours]
+    bench.require(f"{group}, of pyarrow and bare puts", produced, least=0.75 if shape == "100 B" else 0.85)
+    bare, group = "bare gets + read_table", f"read, {place.name}, {shape}"
+    cases = {bare: stored.read_bare, ours: stored.read}
+    read = bench.compare(group, cases, ceiling=bare, amount=amount, rounds=_ROUNDS)[ours]
+    bench.require(f"{group}, of bare gets and read_table", read, least=0.8 if shape == "100 B" else 0.9)
 
 
 def _write(place: Place, events: Events, calls: list[Any]) -> str:

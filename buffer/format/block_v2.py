@@ -33,7 +33,9 @@ def lengths_of(entries: Iterable[bytes] | pa.Array) -> Lengths:
     """Return each entry's length; `OverflowError` if one has 4 GiB or more."""
     if not isinstance(entries, pa.Array):
         return array("I", map(len, entries))
-    found = pc.binary_length(entries).cast(pa.uint32())
+    found = pc.binary_length(entries)
+    if found.type == pa.int64():
+        found = found.cast(pa.uint32())  # those of a `binary` array are int32: the same bytes, so they need no cast
     lengths = array("I")
     if len(found):
         lengths.frombytes(found.buffers()[1].slice(4 * found.offset, 4 * len(found)))
