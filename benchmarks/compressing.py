@@ -1,10 +1,11 @@
-"""Which compression makes a terabyte of events cheapest: processor time of producer and reader, and bytes stored?
+"""Which compression makes a terabyte of events cheapest, by processor time and by bytes stored?
 
-Five kinds of events (corpora.py), as bytes and as rows of a typed buffer, on S3 by obstore, in batches of 8 MiB. Calls
-of a thousand go to a producer until all are durable (lists of bytes, or Arrow tables), and a consumer reads them all to
-Arrow with its defaults. Processor time is that of the whole process, the client included, and not the server's. Dollars
-are computed from it and from the bytes stored, for each time that a buffer may keep its batches. Requests are
-the same for every compression, and so is the transfer inside a region, which is free.
+The events are of five kinds (corpora.py). They are written as bytes and as rows of a typed buffer, on S3 by obstore, in
+batches of 8 MiB. A producer gets calls of 1,000 events, as lists of bytes or as Arrow tables, until all are durable.
+Then a consumer with default settings reads all of them to Arrow. Processor time is that of the whole process, which
+includes the S3 client, but not the server. Dollars are computed from this time and from the bytes stored, for batches
+that are kept for 1 hour, 1 day and 7 days. Requests are the same for every compression. So is the transfer inside a
+region, which is free.
 
     python benchmarks compressing      measure; results go to benchmarks/results/compressing.json
     python benchmarks/performance.py   write the table of docs/performance.md from those results

@@ -1,13 +1,13 @@
-"""Where does the processor time of a gigabyte go, which S3 client takes less of it, and who waits for whom?
+"""Where does the processor time of a gigabyte go, which S3 client takes less of it, and how long do threads wait?
 
-- *Parts*: every part of producing and consuming is run alone on the same bytes, and so is the whole; all of them take
-  turns, and each one's best round counts. What is left of a whole after its parts is Python, threads and copies between
-  the parts. Batches have one size and calls a thousand entries, whatever the speed. The time is this process's: of a
-  server, of the kernel's own threads and of the disk nothing is seen.
-- *Clients*: objects of 8 MiB and of 2 kB put and got by forebay's two S3 clients, four at a time; and a buffer written
-  and read through a proxy that counts what they send.
-- *Threads*: what share of the time each thread of a producer takes, and how long one that wants the interpreter's lock
-  waits for it.
+- *Parts*: each part of producing and consuming runs alone on the same bytes, and the whole runs too. All of them take
+  turns, and the best round of each counts. The time of the whole minus the times of its parts is Python, threads and
+  copies between the parts. All batches have one size, and all calls have 1,000 entries. Only the processor time of this
+  process counts: not the server, the kernel's own threads or the disk.
+- *Clients*: each of forebay's two S3 clients puts and gets objects of 8 MiB and of 2 kB, four at a time. A proxy counts
+  the requests of each client while a buffer is written and read.
+- *Threads*: the share of the time that each thread of a producer takes, and how long a thread waits for the
+  interpreter's lock.
 """
 
 from __future__ import annotations

@@ -1,18 +1,21 @@
-"""What do an append, a poll, a claim, an ack and a standby's look cost with thousands of lasting names and groups?
+"""What do an append, a poll, a claim, an ack and a standby's look cost with thousands of lasting writers and groups?
 
-As in backlog.py: synthetic entries, in memory, and what is counted is what goes to the store and the processor time of
-this side. 100 batches wait. One turn is 64 of one kind, and every turn starts from the same manifest:
+As in backlog.py, entries are synthetic and the store is in memory. The script counts requests and bytes sent to and
+from the store, and the processor time of this process. 100 batches wait to be read. One turn is 64 operations of one
+kind, and every turn starts from the same manifest:
 
-- *append*: by an ordinary writer that the manifest knows.
-- *come back*: a process opens a lasting name that was idle, asks for its last number, and appends once.
-- *poll*: finds one new batch.
-- *claim*: a process takes over a group and lets it go.
-- *ack*: one batch acknowledged, durably.
+- *append*: a writer that the manifest knows appends.
+- *come back*: a process opens a writer with a lasting name (`writer_id`) that was idle, asks for the number of its last
+  call, and appends once.
+- *poll*: a consumer finds one new batch.
+- *claim*: a process takes over a group, and releases it.
+- *ack*: one batch is acknowledged, durably.
 - *look*: a standby looks whether the owner of the group is alive.
 
-Lasting names: a head keeps the most recent ones, from 128 to 256, and the others are in 64 buckets. So 10,000 are
-compared with 1,000. Flat means at most 1.3 times as much. Groups: a head names each, so whatever reads or writes the
-manifest carries some more bytes for each of them, and takes time for those. Only acks and looks do not meet them.
+Lasting names: the head of the manifest keeps the 128 to 256 most recent names. The others are in 64 objects, called
+buckets. So the script compares 10,000 names with 1,000. Flat means at most 1.3 times the cost. Groups: the head names
+each group. So every operation that reads or writes the manifest transfers some bytes for each of them. Acks and looks
+use only the group's own object.
 """
 
 from __future__ import annotations

@@ -1,22 +1,23 @@
 """Does a gigabyte cost the same in a large buffer as in a small one, and with many producers as with one?
 
 The cost of a gigabyte of entries (before compression) is processor seconds, bytes sent to and from the store, and
-requests. Cases take turns, and medians are compared; flat means at most a tenth more.
+requests. Cases take turns, and medians are compared. Flat means at most a tenth more.
 
-- *By size*: one buffer grows to 50 GiB. At its end, and at points on the way, a window of 1 GiB is produced into it,
-  and one into a fresh buffer; then windows at its front and at its back are read (by a new group with workers, that
-  acknowledges), and windows at its front are collected. Between the points it is filled with copies of its own batches,
-  stored and listed one by one: to a buffer they are as good as others, and compressing them again would prove nothing.
-  A producer, a reader and a collector are opened and closed for each window, and that is counted. Collecting costs next
-  to nothing, so it is shown, and judged as part of the whole way of a gigabyte. A typed buffer grows in the same way,
+- *By size*: one buffer grows to 50 GiB. A *window* is 1 GiB of it. At its end, and at points on the way, a window is
+  produced into it, and one into a fresh buffer. Then windows at its front (the oldest batches) and at its back (the
+  newest) are read, by a new group with workers, which acknowledges. Then windows at its front are collected. Between
+  the points, the buffer is filled with copies of its own batches, stored and listed one by one. For the buffer, a copy
+  is the same as a new batch, and compressing the same data again would show nothing new. A producer, a reader and a
+  collector are opened and closed for each window, and that is counted. Collecting costs almost nothing. So its cost is
+  shown, but the promise is about the sum of producing, reading and collecting. A typed buffer grows in the same way,
   from Arrow tables with the same events in a column of text.
-- *By producers*: 1, 8 and 64 processes on 8 buffers (the n-th writes to buffer n modulo 8), the same bytes in all, at
-  the same rate in all. What fills a batch is the rate of its own producer: sixty-four that flush before their batches
-  are full would only show that small batches cost more requests, which cost.py shows. So they take turns, each with
-  what fills a batch, and wait until it is durable: there are as many batches of the same size and as many appends,
-  with any number of producers. Opening and closing are not counted: a producer lives for hours.
+- *By producers*: 1, 8 and 64 processes write to 8 buffers (process n writes to buffer n modulo 8). The total bytes and
+  the total rate are the same for each number of processes. If 64 producers flushed batches that are not full, the
+  result would only show that small batches cost more requests, which cost.py shows. So the producers take turns: each
+  produces what fills a batch, and waits until that is durable. The number and size of batches and the number of appends
+  are then the same for every number of producers. Opening and closing are not counted: a producer lives for hours.
   A producer that shares a manifest must read what others wrote before it appends. That takes a read for each append,
-  and a read costs a twelfth of a write. So the writes and the total price must stay flat.
+  and a read costs a twelfth of the price of a write. So the writes and the total price must stay flat.
 """
 
 from __future__ import annotations

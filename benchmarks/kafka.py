@@ -1,26 +1,29 @@
-"""What do producers and Spark cost with forebay, and how soon is an event there, compared with Kafka in the same run?
+"""What processor time do producers and Spark need with forebay and with Kafka, and how soon is an event readable?
 
 Both get the same JSON events, in calls of a thousand, from a Python client:
 
-- *Kafka*: one broker with KRaft, from Maven, and a topic of four partitions with one copy. The client is
-  `confluent-kafka` with `acks=all`, zstd, `linger.ms=100` and librdkafka's batches of up to 1 MB. Spark reads the topic
-  with its own Kafka source.
+- *Kafka*: one broker with KRaft, from Maven, and a topic of four partitions with replication factor 1. The client is
+  `confluent-kafka` with `acks=all`, zstd, `linger.ms=100` and batches of up to 1 MB, as librdkafka sets them. Spark
+  reads the topic with its own Kafka source.
 - *forebay, bytes*: a buffer of the same documents, on a real S3 server (SeaweedFS), with forebay's default settings.
-- *typed from JSON*, *typed from Arrow*: a typed buffer there. The producer gets the same documents, or Arrow tables.
+- *typed from JSON*, *typed from Arrow*: a typed buffer on the same server. The producer gets the same documents, or
+  Arrow tables.
 - *typed, format*: Spark reads the typed buffer through the format `forebay`.
 - *typed, read*: `forebay.runtime.spark.read` of the same rows in a folder. On S3 it needs Hadoop's jars for S3.
 
-Each `AvailableNow` stream is a query of its own. Spark starts a Python process for each query over forebay, once, and
-none for Kafka's. That weighs more the less there is to read: the notes say how much it is, and the ratio without it.
+Each `AvailableNow` stream is a separate query. For each query over forebay, Spark starts one Python process; for Kafka
+it starts none. The less there is to read, the more this weighs. The notes show this time, and the ratio without it.
 
 Ratios are of processor time, summed over the client, Spark's JVM and Python processes, and the server that the case
-uses. The MB/s beside them are of JSON and by elapsed time. Latencies are elapsed time.
+uses. The MB/s beside them count JSON bytes, by elapsed time. Latencies are elapsed time.
 
-What this leaves out: the broker has no followers and does not sync its files, so Kafka's cost and its latency are lower
-than those of a cluster of three. The S3 server is on this machine and does not sync either: a put takes milliseconds
-here and tens of milliseconds in a cloud. There, nobody pays for the processor time of the S3 server; the notes show it.
+The broker has no followers and does not sync its files. So Kafka costs less here, and its latency is lower, than in a
+cluster of three brokers. The S3 server is on this machine and does not sync either: a put takes milliseconds here and
+tens of milliseconds in a cloud. In a cloud, users do not pay for the processor time of the S3 server. The notes show
+that time separately.
 
-It needs Maven and Java 17, and fetches 130 MB into build/kafka once. Without them it is skipped. No test runs it.
+The script needs Maven and Java 17, and fetches 130 MB into build/kafka once. Without them it is skipped. No test runs
+it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """How much memory does a process take at default settings, and what does each setting add?
 
-Each case is a process of its own, and the figure is the peak of its resident memory: interpreter, libraries and the
-script's own calls (4 MiB of them, again and again) included.
+Each case is a process of its own, and the figure is the peak of its resident memory. That includes the interpreter, the
+libraries, and 4 MiB of calls that the script makes once and repeats.
 
-- *Default settings*: a producer that is given calls as fast as it takes them, and a consumer that iterates, slower than
-  it fetches; bytes and rows; on files and on S3 by either client. Each stays below 256 MiB.
+- *Default settings*: a producer gets calls as fast as it accepts them, and a consumer iterates more slowly than it
+  fetches. Both run with bytes and with rows, on files and on S3 by either client. Each stays below 256 MiB.
 - *Settings*: the same producer and consumer on files, with one setting changed.
 
-The processes run as if pandas were not installed, since forebay does not need it: pyarrow imports it with the first
-conversion of Python values if it is there. One case shows what that adds.
+The processes run as if pandas were not installed, because forebay does not need it. If it is installed, pyarrow imports
+it when it first converts Python values. One case shows what that adds.
 """
 
 from __future__ import annotations

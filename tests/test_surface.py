@@ -60,7 +60,10 @@ def test_import_loads_no_spark_and_no_s3_client() -> None:
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "[]"
 
 
-def test_producer_and_consumer_load_no_pandas() -> None:
+@pytest.mark.parametrize(
+    "import_", ["from forebay import Consumer, Producer", "from forebay.runtime import Runtime", "import forebay.cli"]
+)
+def test_import_loads_no_pandas(import_: str) -> None:
     """It takes 30 MiB. pyarrow loads it with the first Python value that it converts."""
-    program = "import sys; from forebay import Consumer, Producer; print('pandas' in sys.modules)"
+    program = f"import sys; {import_}; print('pandas' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "False"
