@@ -94,7 +94,7 @@ def _of(client: str, do: str) -> str:
 
 
 def _threads(cpu: Mapping[str, Any]) -> Iterator[str]:
-    roles = ("caller", "apply", "flush", "commit")
+    roles = ("caller", "apply", "flush")
     yield f"| lists of | {' | '.join(roles)} | others | waits | with no producer |"
     yield f"|{' --- |' * (len(roles) + 4)}"
     for shape in _SHAPES:

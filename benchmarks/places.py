@@ -105,7 +105,7 @@ def _s3fs_place(url: str, options: dict[str, Any]) -> Place:
         where,
         options,
         open_store(where, options),
-        lambda key, data: files.pipe_file(f"{bucket}/s3fs-bare/{key}", data),
+        lambda key, data: files.pipe_file(f"{bucket}/s3fs-bare/{key}", bytes(data)),  # it takes no view of memory
         lambda key: sync(files.loop, read, key),
     )
 

@@ -253,7 +253,7 @@ def _put_bare(place: Place, make: Callable[[], pa.Table], files: int) -> None:
     def put(at: int) -> None:
         sink = pa.BufferOutputStream()
         pq.write_table(table.slice(at * step, step), sink, **_PARQUET)
-        place.put(f"{folder}/{at}.parquet", memoryview(sink.getvalue()))
+        place.put(f"{folder}/{at}.parquet", memoryview(sink.getvalue()).cast("B"))
 
     with ThreadPoolExecutor(_WORKERS) as pool:
         list(pool.map(put, range(files)))
