@@ -432,10 +432,11 @@ class Queue:
         """Apply a change exactly once, and return the manifest with the change in it; see `Register.update`."""
 
         def change_or_create(state: State | None) -> State | None:
-            if state is None:
+            changed = change(state)
+            if state is None and changed is not None:
                 # guard: check for leftovers before making a new manifest
                 check_no_remains(self.store, self.manifest_path)
-            return change(state)
+            return changed
 
         with self._lock:
             began = self._clock.monotonic()
