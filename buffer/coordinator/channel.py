@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from threading import current_thread
 from typing import TYPE_CHECKING, Generic
 
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
 
 
 class _Place:
-    """A coroutine's place in the queue for the cost bound."""
+    """Where a coroutine waits: in its channel's line for capacity, then in the group's line for the cost bound."""
 
-    __slots__ = ("in_line",)
+    __slots__ = ("in_channel_line", "in_line", "waker")
 
     def __init__(self) -> None:
+        self.in_channel_line = False
         self.in_line = False
+        self.waker: LoopWaker | None = None
 
 
 class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
@@ -41,6 +44,8 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
         self.handle_type: type[WriteHandle[ResultT]] = WriteHandle
         """The class of the handle that a write returns. Set it before the first write."""
         self._capacity = state.config.queue_capacity
+        self._line: deque[_Place] = deque()
+        """Coroutines that wait for the channel's capacity, first come first served."""
 
     def try_write(self, write: WriteT, *, cost: int = 0) -> WriteHandle[ResultT]:
         """Queue a write if there is room now, and return its handle.
@@ -131,7 +136,7 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
                         return handle  # no await after `_accept`: a cancelled call has queued nothing
                     if deadline is not None and state.clock.monotonic() >= deadline:
                         raise self._no_room(write, timeout)
-                    waker = LoopWaker(get_running_loop())
+                    place.waker = waker = LoopWaker(get_running_loop())
                     room.add(waker)
                     self._group.apply_thread.wake_at(waker.wake_soon, deadline)
                 try:
@@ -148,8 +153,13 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
         """Return the room that a coroutine must wait for; None if its write may enter now."""
         group = self._group
         if not place.in_line:
-            if self.accepted - self.applied >= self._capacity:
+            ahead = self._line[0] is not place if self._line else False  # guard: coroutines enter in their order
+            if ahead or self.accepted - self.applied >= self._capacity:
+                if not place.in_channel_line:
+                    place.in_channel_line = True
+                    self._line.append(place)
                 return self.state.room
+            self._leave_channel_line(place)
             if self._has_cost_room(cost):
                 return None
             # As in `_wait_for_room`, keep the place in the channel while waiting for the cost bound.
@@ -161,7 +171,15 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
         group.make_room()
         return group.room
 
+    def _leave_channel_line(self, place: _Place) -> None:
+        if place.in_channel_line:
+            place.in_channel_line = False
+            self._line.remove(place)
+            if self._line and (waker := self._line[0].waker) is not None:
+                waker.wake_soon()  # there may be room for it too, and it may have been woken before its turn
+
     def _leave_line(self, place: _Place) -> None:
+        self._leave_channel_line(place)
         if place.in_line:
             place.in_line = False
             self.accepted -= 1

@@ -79,12 +79,16 @@ class Column:
             self._check_kinds(kinds, values)
         try:
             return _whole(self._convert(values))
+        except MemoryError:  # guard: a lack of memory is no misfit, though Arrow's is an ArrowException
+            raise
         except _REFUSED as error:
             raise self._misfit(values, error) from error
 
     def _build_decoded(self, values: Values) -> pa.Array:
         try:
             return _whole(self._convert(values))
+        except MemoryError:
+            raise
         except (Misfit, *_REFUSED) as error:
             if any(value is UNSET for value in values):
                 return self._build_decoded([None if value is UNSET else value for value in values])

@@ -242,6 +242,8 @@ class Queue:
         with self._lock:
             self.seal_if_due()
             number = self._number + 1 if number is None else number
+            if number <= self._number:  # guard: append under no number that was used
+                raise InvalidInput(f"{self.url}: number {number} follows {self._number}; give a higher one")
             for _ in range(_MOST_REGISTRATIONS):
                 try:
                     added = self._append(tuple(batches), number, let_go, version, schemas)

@@ -88,6 +88,8 @@ def split_rows(rows: Rows, column: str, partitions: int, schema: pa.Schema) -> d
     if isinstance(rows, pa.Table):
         try:
             found_tables = _split_table(rows, column, partitions)
+        except MemoryError:
+            raise
         except pa.ArrowException as error:
             raise InvalidInput(
                 f"the rows cannot be split by column {column}, which must be text, bytes or integers: {error}"

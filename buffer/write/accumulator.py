@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+import zstandard
 
 from forebay.buffer.base.errors import InvalidInput, Unavailable
 from forebay.buffer.format.batch import MAX_ENTRY_BYTES, encode_blocks, raw_size, shrinks, write_block
@@ -92,8 +93,11 @@ def check_call(entries: Entries, metadata: bytes, time_ms: int) -> Call:
         InvalidInput: it cannot, and the message says why.
     """
     if metadata.__class__ is not bytes or len(metadata) > MAX_METADATA_BYTES:  # a call would cost a small one time
-        check_metadata(metadata)
+        metadata = check_metadata(metadata)
     if isinstance(entries, bytes):
+        if entries.__class__ is not bytes:
+            # guard: take the bytes of a subclass, whose own methods may say anything
+            entries = bytes(entries)
         if len(entries) < _SMALL_CALL_BYTES:  # what many callers do many times: nothing else can be wrong with it
             length = len(entries)
             memory = 4 + length + _PART_OVERHEAD_BYTES + len(metadata)
@@ -121,12 +125,14 @@ def check_call(entries: Entries, metadata: bytes, time_ms: int) -> Call:
     return Call(parts, count, metadata, time_ms, size, size + _PART_OVERHEAD_BYTES * len(parts) + len(metadata))
 
 
-def check_metadata(metadata: bytes) -> None:
-    """Raise `InvalidInput` if this cannot be the metadata of a call."""
+def check_metadata(metadata: bytes) -> bytes:
+    """Return the metadata of a call as plain bytes; raise `InvalidInput` if it cannot be that."""
     if not isinstance(metadata, bytes):
         raise InvalidInput(f"metadata must be bytes, not {type(metadata).__name__}")
+    metadata = bytes(metadata)  # guard: no subclass of bytes gets into the manifest, whose encoder refuses it
     if len(metadata) > MAX_METADATA_BYTES:
         raise InvalidInput(f"{len(metadata)} bytes of metadata; the most is {MAX_METADATA_BYTES}: all readers read it")
+    return metadata
 
 
 def _check_types(entries: Entries) -> None:
@@ -147,6 +153,10 @@ def _check_arrow(entries: pa.Array | pa.ChunkedArray) -> None:
         raise InvalidInput(f"entries must be an Arrow binary or large_binary array, not {entries.type}: cast it first")
     if entries.null_count:
         raise InvalidInput(f"{entries.null_count} of {len(entries)} entries are null; every entry must be bytes")
+    try:
+        entries.validate(full=True)  # guard: refuse an Arrow array whose offsets are wrong
+    except pa.ArrowInvalid as error:
+        raise InvalidInput(f"the Arrow array of entries is damaged, so nothing of it was stored: {error}") from error
 
 
 def _list_lengths(entries: Sequence[bytes]) -> Lengths:
@@ -186,6 +196,13 @@ def _copy_array(entries: pa.Array | pa.ChunkedArray) -> list[Part]:
     rows = max(1, count * BLOCK_BYTES // max(1, raw_size(entries)))
     pieces = [entries.slice(start, rows) for start in range(0, count, rows)]
     return [(bytes(bytes_of(piece)), lengths_of(piece)) for piece in pieces]
+
+
+def check_order(number: int, last: int) -> int:
+    """Return the number of a call; raise `InvalidInput` if it does not follow that of the last call in the queue."""
+    if number <= last:  # guard: let numbers grow in the order of the queue
+        raise InvalidInput(f"call {number} was queued behind call {last}, so it was not stored; numbers must grow")
+    return number
 
 
 class Blocks:
@@ -305,8 +322,12 @@ class FilledBatch:
 
         Raises:
             Unavailable: memory ran short while a call was put into this batch.
+            MemoryError: there is none to compress it.
         """
-        return encode_blocks(self.take_block(), self.count, compression, level, version=self.version)
+        try:
+            return encode_blocks(self.take_block(), self.count, compression, level, version=self.version)
+        except zstandard.ZstdError as error:  # guard: zstd without memory fails only its own batch
+            raise MemoryError(str(error)) from error
 
     def take_block(self) -> list[memoryview]:
         """Return the pieces that make the block, and hold them no longer.
@@ -330,6 +351,7 @@ class Accumulator:
         self._room = flush_size_bytes + _SPARE_ROOM if in_one_piece else 0
         self._most_metadata_bytes = FLUSH_METADATA_BYTES_V1 if version == 1 else FLUSH_METADATA_BYTES
         self._batch = FilledBatch(Blocks(version, self._room), version)
+        self._last_number = 0
 
     def apply(self, call: Call) -> int | None:
         """Add a call's entries, and return its ingestion time; None if it is a repeat of what is durable.
@@ -338,6 +360,8 @@ class Accumulator:
         """
         if not call.count:
             return None  # only its place in the order matters
+        if call.number is not None:
+            self._last_number = check_order(call.number, self._last_number)
         batch = self._batch
         try:
             if isinstance(call.parts, bytes):

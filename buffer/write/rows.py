@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from forebay.buffer.base.errors import Closed, InvalidInput
+from forebay.buffer.base.errors import Closed, InvalidInput, Unavailable
 from forebay.buffer.coordinator import Durability
 from forebay.buffer.format.model import Metadata
 from forebay.buffer.format.parquet import encode_rows
@@ -27,6 +27,7 @@ from forebay.buffer.write.accumulator import (
     MAX_CALL_BYTES,
     METADATA_ITEM_BYTES,
     check_metadata,
+    check_order,
 )
 from forebay.buffer.write.handle import ProduceHandle
 
@@ -130,7 +131,7 @@ def check_rows(rows: Rows, metadata: bytes, time_ms: int, *, converter: RowConve
     Raises:
         InvalidInput: it can never be stored, and the message says why.
     """
-    check_metadata(metadata)
+    metadata = check_metadata(metadata)
     count, error = 1, None
     kept: Any = rows
     beside = 0  # the memory that a call takes beside `size`
@@ -283,6 +284,8 @@ class FilledRows:
     gap: ForebayError | None = None
     """Why a numbered call after those that are stored was left out; None if there is none."""
     table: pa.Table | None = None
+    lacks_a_call: bool = False
+    """A call that the caller has numbered is not in it, and calls after that may be."""
     version: ClassVar[Version] = 2
     ending: ClassVar[str] = ".parquet"
 
@@ -296,8 +299,11 @@ class FilledRows:
 
         Raises:
             InvalidInput: the rows cannot be converted.
+            Unavailable: memory ran short while a call was put into this batch.
         """
         calls, self.calls = self.calls, []
+        if self.lacks_a_call:
+            raise Unavailable("memory ran short while a call was put into this batch: produce its rows again")
         fitting = [call for call in calls if call.error is None]
         given = [call.rows for call in fitting]
         try:
@@ -305,6 +311,8 @@ class FilledRows:
             del given  # the rows are in memory a second time now
             _check_count(found)
             table = present(found.table, self.format.stored)
+        except MemoryError:  # Arrow's own is an ArrowException too
+            raise
         except pa.ArrowException as error:
             raise InvalidInput(
                 f"these rows cannot be converted into the schema of the buffer: {error}; correct them"
@@ -353,7 +361,10 @@ class FilledRows:
         table, self.table = self.table, None
         if table is None:
             raise InvalidInput("this batch was not prepared")
-        data = encode_rows(table, compression, level)
+        try:
+            data = encode_rows(table, compression, level)
+        except OSError as error:  # it writes into memory: only zstd fails so, where it gets none
+            raise MemoryError(str(error)) from error
         del table
         # Other threads made these rows, and their allocator would keep the memory for them.
         pa.default_memory_pool().release_unused()
@@ -378,18 +389,25 @@ class RowAccumulator:
         self._converter = RowConverter(rows.schema)
         self._batch = FilledRows(rows, self._converter)
         self._last: RowCall | None = None
+        self._last_number = 0
 
     def apply(self, call: RowCall) -> RowCall:
         """Add a call, and return it: its handle finds its time, or its error, there."""
         if not call.count:
             return call  # only its place in the order matters
+        if call.number is not None:
+            self._last_number = check_order(call.number, self._last_number)
         batch, last = self._batch, self._last
-        batch.calls.append(call)
-        batch.count += call.count
-        batch.raw_bytes += call.raw_bytes
-        if last is None or last.time_ms != call.time_ms or last.metadata != call.metadata:
-            batch.metadata_bytes += len(call.metadata) + METADATA_ITEM_BYTES
-            self._last = call
+        try:
+            batch.calls.append(call)
+            batch.count += call.count
+            batch.raw_bytes += call.raw_bytes
+            if last is None or last.time_ms != call.time_ms or last.metadata != call.metadata:
+                batch.metadata_bytes += len(call.metadata) + METADATA_ITEM_BYTES
+                self._last = call
+        except BaseException:
+            batch.lacks_a_call |= call.number is not None  # guard: list no later row after a call that was left out
+            raise
         return call
 
     def size(self) -> int:

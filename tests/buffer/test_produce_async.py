@@ -277,3 +277,37 @@ def test_topic_awaits_room_and_gives_the_entries_back_in_time(store: MemoryStore
             gated.gate.set()
 
     asyncio.run(main())
+
+
+@ONLY_BYTES
+def test_coroutines_that_wait_for_the_queue_enter_in_the_order_in_which_they_came(store: MemoryStore) -> None:
+    async def main() -> None:
+        limits = ProducerLimits(buffered_calls=10)
+        async with ValueProducer(store, writer_id="outbox", flush_interval=0.001, limits=limits) as producer:
+            calls = [producer.produce_async(b"%d" % number, number=number) for number in range(1, 301)]
+            for handle in await asyncio.gather(*calls):
+                await handle
+
+    asyncio.run(main())
+    assert entries(store) == [b"%d" % number for number in range(1, 301)]
+
+
+@ONLY_BYTES
+def test_coroutine_that_is_cancelled_at_the_head_of_the_line_lets_the_next_one_in(store: MemoryStore) -> None:
+    gated = Gated(store)
+
+    async def main() -> None:
+        limits = ProducerLimits(buffered_calls=1)
+        async with ValueProducer(gated, flush_interval=0.001, limits=limits) as producer:
+            first = await producer.produce_async(b"1")
+            waiting = [asyncio.create_task(producer.produce_async(b"%d" % number)) for number in range(2, 6)]
+            await asyncio.sleep(0)
+            waiting[0].cancel()
+            gated.gate.set()
+            handles = [first, *(await asyncio.gather(*waiting[1:]))]
+            for handle in handles:
+                await handle
+
+    asyncio.run(main())
+    assert entries(store)[0] == b"1"
+    assert entries(store)[-3:] == [b"3", b"4", b"5"]

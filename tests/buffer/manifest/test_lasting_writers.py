@@ -410,3 +410,13 @@ def test_bucket_that_arrives_damaged_once_is_read_again(store: MemoryStore) -> N
     falsified = FaultyStore(store, {1: Fault.FALSIFY}, only={"get"})
     assert open_queue(falsified, sealed).resume() == 0
     assert falsified.calls["get"] == 3, "the head, its bucket, and its bucket again"
+
+
+@pytest.mark.parametrize("number", [4, 5])
+def test_number_that_was_used_appends_nothing(store: MemoryStore, number: int) -> None:
+    queue = open_queue(store, "orders")
+    queue.resume()
+    queue.append([NewBatch("data/1")], number=5)
+    with pytest.raises(InvalidInput, match="give a higher one"):
+        queue.append([NewBatch("data/2")], number=number)
+    assert head_of(store).count == 1

@@ -6,8 +6,9 @@ from random import Random
 
 import pyarrow as pa
 import pytest
+import zstandard
 
-from forebay.buffer.base.errors import Unavailable
+from forebay.buffer.base.errors import InvalidInput, Unavailable
 from forebay.buffer.format import block_v2
 from forebay.buffer.format.batch import Compression, Version, decode_batch, encode_blocks, write_block
 from forebay.buffer.format.block_v2 import Lengths, lengths_of
@@ -246,3 +247,56 @@ def test_single_calls_of_version_1_do_not_make_small_batches() -> None:
     for _ in range(20_000):
         accumulator.apply(check_call(b"x", b"", 7))
     assert accumulator.size() < 1 << 30
+
+
+@pytest.mark.parametrize("offsets", [[0, 10, 5, 20], [0, 25, 20, 20], [0, -5, 3, 20]])
+def test_array_with_wrong_offsets_is_refused(offsets: list[int]) -> None:
+    data = pa.py_buffer(b"x" * 20)
+    array = pa.Array.from_buffers(pa.binary(), 3, [None, pa.array(offsets, pa.int32()).buffers()[1], data])
+    for entries in (array, pa.chunked_array([array])):
+        with pytest.raises(InvalidInput, match="array of entries is damaged"):
+            check_call(entries, b"", 0)
+
+
+class Liar(bytes):
+    """Says that it is longer than it is."""
+
+    def __len__(self) -> int:
+        return super().__len__() + 1
+
+
+def test_entry_of_a_subclass_is_stored_as_its_bytes() -> None:
+    accumulator = Accumulator(1 << 20)
+    for entry in (b"a", Liar(b"b"), b"c"):
+        accumulator.apply(check_call(entry, b"", 0))
+    filled, _ = accumulator.freeze()
+    assert entries_of(filled) == [b"a", b"b", b"c"]
+
+
+def test_metadata_of_a_subclass_becomes_plain_bytes() -> None:
+    call = check_call(b"x", Liar(b"m"), 0)
+    assert type(call.metadata) is bytes
+    assert call.metadata == b"m"
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_call_whose_number_does_not_grow_in_the_queue_is_refused(number: int) -> None:
+    accumulator = Accumulator(1 << 20)
+    first, second = (check_call(entry, b"", 0) for entry in (b"2", b"later"))
+    first.number, second.number = 2, number
+    accumulator.apply(first)
+    accumulator.freeze()
+    with pytest.raises(InvalidInput, match="numbers must grow"):
+        accumulator.apply(second)
+
+
+def test_zstd_without_memory_is_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise zstandard.ZstdError("cannot compress: Allocation error : not enough memory")
+
+    accumulator = Accumulator(1 << 20)
+    accumulator.apply(check_call(b"x", b"", 0))
+    filled, _ = accumulator.freeze()
+    monkeypatch.setattr(accumulator_module, "encode_blocks", fail)
+    with pytest.raises(MemoryError):
+        filled.encode("zstd", 3)

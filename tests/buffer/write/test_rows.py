@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from forebay.buffer.base.errors import Closed, InvalidInput
+from forebay.buffer.base.errors import Closed, InvalidInput, Unavailable
 from forebay.buffer.format.model import Metadata
 from forebay.buffer.format.parquet import decode_rows
 from forebay.buffer.format.rows import Converted, Fitted, RowConverter
@@ -317,3 +318,53 @@ def test_batch_that_lacks_rows_is_not_stored() -> None:
     filled = FilledRows(FORMAT, Losing(SCHEMA), [call(1, 2)])
     with pytest.raises(InvalidInput, match="these calls have 2 rows, of which 1 were converted"):
         filled.prepare()
+
+
+class Short(list[RowCall]):
+    """Has no memory for the second call."""
+
+    def append(self, call: RowCall) -> None:
+        if call.number == 2:
+            raise MemoryError
+        super().append(call)
+
+
+def test_batch_that_lacks_a_numbered_call_is_not_stored() -> None:
+    accumulator = RowAccumulator(1 << 20, FORMAT)
+    accumulator._batch.calls = Short()
+    for number in (1, 2, 3):
+        with suppress(MemoryError):
+            accumulator.apply(call(number, number=number))
+    filled, _ = accumulator.freeze()
+    with pytest.raises(Unavailable, match="memory ran short"):
+        filled.prepare()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_call_whose_number_does_not_grow_in_the_queue_is_refused(number: int) -> None:
+    accumulator = RowAccumulator(1 << 20, FORMAT)
+    accumulator.apply(call(2, number=2))
+    accumulator.freeze()
+    with pytest.raises(InvalidInput, match="numbers must grow"):
+        accumulator.apply(call(number, number=number))
+
+
+def test_lack_of_memory_is_no_misfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise pa.ArrowMemoryError("realloc of size 536870912 failed")
+
+    filled = fill(call(1))
+    monkeypatch.setattr("forebay.buffer.format.columns._whole", fail)
+    with pytest.raises(MemoryError):
+        filled.prepare()
+
+
+def test_zstd_without_memory_is_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("ZSTD compression failed: Allocation error : not enough memory")
+
+    filled = fill(call(1))
+    filled.prepare()
+    monkeypatch.setattr("forebay.buffer.write.rows.encode_rows", fail)
+    with pytest.raises(MemoryError):
+        filled.encode("zstd", 1)
