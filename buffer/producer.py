@@ -15,7 +15,7 @@ from forebay.buffer.store import StoreUrl, open_store
 from forebay.buffer.store.retry import RETRY_SECONDS
 from forebay.buffer.write.accumulator import check_call
 from forebay.buffer.write.formats import open_format
-from forebay.buffer.write.rows import check_rows
+from forebay.buffer.write.rows import check_rows, row_bytes_of
 from forebay.buffer.write.settings import FLUSH_SIZE_BYTES, ProducerLimits, WriterSettings
 from forebay.buffer.write.writer import BufferWriter, refuse_child
 
@@ -125,7 +125,9 @@ class Producer(AsyncClosing):
         self.schema: Final = None if rows is None else rows.schema
         """The schema that rows have to fit; None in a buffer of bytes."""
         self._check_call: Callable[[Any, bytes, int], Call | RowCall] = (
-            check_call if rows is None else partial(check_rows, converter=RowConverter(rows.schema))
+            check_call
+            if rows is None
+            else partial(check_rows, converter=RowConverter(rows.schema), row_bytes=row_bytes_of(rows.stored))
         )
         self._channel = self._writer.channel
         self.url: str = self._writer.url

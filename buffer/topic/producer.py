@@ -21,7 +21,7 @@ from forebay.buffer.topic.schemas import follow_topic, open_topic_format
 from forebay.buffer.topic.split import SplitHandle, split_rows
 from forebay.buffer.topic.topic import LOOK_SECONDS, Topic
 from forebay.buffer.write.accumulator import check_call
-from forebay.buffer.write.rows import check_rows
+from forebay.buffer.write.rows import check_rows, row_bytes_of
 from forebay.buffer.write.settings import FLUSH_SIZE_BYTES, ProducerLimits, WriterSettings
 from forebay.buffer.write.writer import BufferWriter, refuse_child
 
@@ -111,7 +111,11 @@ class TopicProducer(AsyncClosing):
         self.schema: Final = None if self._rows is None else self._rows.schema
         """The schema that rows have to fit; None in a topic of bytes."""
         self._check_call: Callable[[Any, bytes, int], Call | RowCall] = (
-            check_call if self._rows is None else partial(check_rows, converter=RowConverter(self._rows.schema))
+            check_call
+            if self._rows is None
+            else partial(
+                check_rows, converter=RowConverter(self._rows.schema), row_bytes=row_bytes_of(self._rows.stored)
+            )
         )
         self._schemas = Schemas(self._topic.store, clock=self._clock)
         self._flush_interval = self._settings.resolve(typed=self._rows is not None).flush_interval

@@ -121,12 +121,26 @@ class RowsHandle(ProduceHandle, eq=False, gc=False):
         return call.time_ms
 
 
-def check_rows(rows: Rows, metadata: bytes, time_ms: int, *, converter: RowConverter) -> RowCall:
+def row_bytes_of(kind: pa.Schema | pa.DataType) -> float:
+    """Return what a row, or a value, takes in an Arrow table at least, however little it holds."""
+    if isinstance(kind, pa.Schema):
+        return sum(1 / 8 + row_bytes_of(field.type) for field in kind)
+    if pa.types.is_struct(kind):
+        return sum(1 / 8 + row_bytes_of(kind.field(i).type) for i in range(kind.num_fields))
+    try:
+        return float(kind.bit_width / 8)
+    except ValueError:
+        return 4.0  # an offset
+
+
+def check_rows(
+    rows: Rows, metadata: bytes, time_ms: int, *, converter: RowConverter, row_bytes: float = 0.0
+) -> RowCall:
     """Return the call of a typed producer, with a copy of what the caller may change.
 
     Whether the rows fit the schema is found out later, with all others of the batch. Only a long list of dicts is
     converted now: that takes no longer than to copy it. So is a table that has dictionaries, a column of the type null,
-    or no column: its rows may be far larger in a batch.
+    or no column: its rows may be far larger in a batch. `row_bytes` is what a row takes in a batch at least.
 
     Raises:
         InvalidInput: it can never be stored, and the message says why.
@@ -166,6 +180,7 @@ def check_rows(rows: Rows, metadata: bytes, time_ms: int, *, converter: RowConve
         )
     if count == 0:
         raise InvalidInput("the call has no rows: give it at least one")
+    size = max(size, int(count * row_bytes))  # guard: count the columns that a row lacks
     if size > MAX_CALL_BYTES:
         raise InvalidInput(
             f"{count} rows of about {size} bytes in one call; the most is {MAX_CALL_BYTES}: split them over several "

@@ -14,7 +14,7 @@ from forebay.buffer.format.model import Metadata
 from forebay.buffer.format.parquet import decode_rows
 from forebay.buffer.format.rows import Converted, Fitted, RowConverter
 from forebay.buffer.write.accumulator import FLUSH_METADATA_BYTES
-from forebay.buffer.write.rows import FilledRows, RowAccumulator, RowCall, RowFormat, check_rows
+from forebay.buffer.write.rows import FilledRows, RowAccumulator, RowCall, RowFormat, check_rows, row_bytes_of
 
 SCHEMA = pa.schema(
     [
@@ -368,3 +368,18 @@ def test_zstd_without_memory_is_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("forebay.buffer.write.rows.encode_rows", fail)
     with pytest.raises(MemoryError):
         filled.encode("zstd", 1)
+
+
+def test_columns_that_a_row_lacks_are_counted() -> None:
+    kinds = [
+        pa.float64(),
+        pa.string(),
+        pa.struct([("x", pa.int32())]),
+        pa.list_(pa.int8(), 4),
+        pa.map_("string", "int8"),
+    ]
+    schema = pa.schema([pa.field(f"c{i}", kind) for i in range(40) for kind in kinds[i % 5 : i % 5 + 1]])
+    converter = RowConverter(schema)
+    rows = [b'{"c0": 1}'] * 1000
+    call = check_rows(rows, b"", 5, converter=converter, row_bytes=row_bytes_of(schema))
+    assert call.memory >= call.raw_bytes >= converter.convert([rows]).table.nbytes * 0.9
