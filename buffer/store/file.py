@@ -2,6 +2,8 @@
 
 - A write fills a temporary file beside its target and syncs it; the target changes by one rename (or, for `create`, one
   hard link), and then its folder is synced. A crash at any point leaves the old object or the new one, whole.
+- Before anything found in a folder is shown, the folder is synced: the process that wrote it may have died before its
+  own sync. So what a reader does elsewhere never outlives what it rests on.
 - Renames are made under an exclusive `flock` on a lock file in the same folder, which is never deleted; readers take no
   lock, because an open file keeps its bytes when its name moves on.
 - The version is the file's modification time, size and inode. Two versions that follow each other differ in inode,
@@ -21,7 +23,6 @@ import errno
 import os
 import stat as modes
 from contextlib import contextmanager, suppress
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -63,6 +64,9 @@ _LEFTOVER_AGE_NS = 3600 * 10**9
 _RESCUE_PAUSE_SECONDS = 60.0
 """Minimum seconds between two searches of a full disk for temporary files of killed processes."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_MAY_NOT_SYNC = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL})
+"""Errors with which a reader is refused the sync of a folder that it can still read: it may not list the folder, or the
+file system cannot sync folders (SquashFS), so no write to it is ever reported durable."""
 _LATER_TIMES = 20
 """Attempts to give a file a later time. Each adds ten times as much as the last, up to centuries."""
 
@@ -98,11 +102,6 @@ class FileStore(ObjectStore):
         """Folders whose names survive a power cut."""
         self._unsynced: set[Path] = set()
         """Folders that could not be synced after a write of this process."""
-        self._numbers = count()
-        self._reads: dict[Path, int] = {}
-        """The number of the last read from each folder."""
-        self._synced_reads: dict[Path, int] = {}
-        """The number of the last read from each folder that was synced after it."""
         self._lock_seconds = check_seconds(lock_seconds, "lock_seconds")
         self._clock = clock or SystemClock()
         self._disk = disk or Disk()
@@ -114,7 +113,7 @@ class FileStore(ObjectStore):
     def get(self, key: str) -> StoredObject:
         """Return the file's bytes and version, from one open file."""
         with self._opened(key) as (file, stat):
-            self._note_read(key)
+            self._sync_found(self._named(key).parent)
             return StoredObject(_read_all(file, stat.st_size), _version(stat))
 
     def get_if_changed(self, key: str, version: str) -> StoredObject | None:
@@ -123,7 +122,7 @@ class FileStore(ObjectStore):
             now = _version(stat)
             if now == version:
                 return None
-            self._note_read(key)
+            self._sync_found(self._named(key).parent)
             return StoredObject(_read_all(file, stat.st_size), now)
 
     @contextmanager
@@ -131,9 +130,6 @@ class FileStore(ObjectStore):
         """An object's open file, and what is known of that file."""
         path = self._path(key)
         with self._typed_errors(key):
-            if path.parent in self._unsynced:  # guard: show nothing of a write that may not survive a power cut
-                self._disk.sync_folder(path.parent)
-                self._unsynced.discard(path.parent)
             try:
                 with _open_object(path) as file:
                     stat = os.fstat(file.fileno())
@@ -167,6 +163,7 @@ class FileStore(ObjectStore):
                     self._disk.link(temporary, path)  # fails if the name is taken, so it needs no lock
                 except FileExistsError:
                     _stat(path)  # raises where it is no object
+                    self._sync_found(path.parent)
                     return NotApplied("it exists")
                 self._sync_written(path.parent)
         except _FolderNotSyncedError as error:
@@ -205,6 +202,7 @@ class FileStore(ObjectStore):
             try:
                 with os.scandir(self._root / folder) as found:
                     names = sorted(_listed_name(entry).encode() for entry in found if _may_list(entry))
+                self._sync_found(self._root / folder)
             except (FileNotFoundError, NotADirectoryError):
                 return
         for name in names:
@@ -227,7 +225,6 @@ class FileStore(ObjectStore):
             try:
                 with self._typed_errors(key), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
                     self._check_folders(path)
-                    self._sync_what_was_read()  # guard: fsync what a deletion was decided on
                     self._disk.unlink(path)
                     folders.add(path.parent)
             except StoreError as error:
@@ -270,25 +267,25 @@ class FileStore(ObjectStore):
     @contextmanager
     def _filled(self, path: Path, data: Data) -> Iterator[Path]:
         """A synced temporary file beside `path`, gone again unless it was renamed."""
-        self._sync_what_was_read()  # guard: fsync what a write was decided on
         temporary = self._write_temporary(path, data)
         try:
             self._sweep_leftovers(temporary)
             yield temporary
         finally:
-            with suppress(FileNotFoundError):
+            # guard: tell what became of a write even if its temporary file stays
+            with suppress(OSError):  # a leftover is removed later
                 self._disk.unlink(temporary)
 
-    def _note_read(self, key: str) -> None:
-        self._reads[self._named(key).parent] = next(self._numbers)
-
-    def _sync_what_was_read(self) -> None:
-        """Make what was read survive a power cut. The process that wrote it may not have synced it, or be dead."""
-        for folder, number in list(self._reads.items()):
-            if self._synced_reads.get(folder) != number:
-                with suppress(PermissionError, FileNotFoundError):
-                    self._disk.sync_folder(folder)
-                self._synced_reads[folder] = number
+    def _sync_found(self, folder: Path) -> None:
+        """Make what was found in a folder survive a power cut. Who wrote it may not have synced it, or may be dead."""
+        try:
+            self._disk.sync_folder(folder)  # guard: sync a folder before showing what is in it
+        except OSError as error:
+            # guard: show nothing of a write that may not survive a power cut
+            if folder in self._unsynced or error.errno not in _MAY_NOT_SYNC:
+                raise
+        else:
+            self._unsynced.discard(folder)
 
     def _make_folder(self, folder: Path) -> None:
         """Make the folder and those above it, so that they survive a crash as well as what is put into them."""
@@ -331,7 +328,7 @@ class FileStore(ObjectStore):
             finally:
                 os.close(descriptor)
         except BaseException:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # a leftover is removed later
                 self._disk.unlink(temporary)
             raise
         return temporary
@@ -433,7 +430,7 @@ def _remove_leftovers(folder: Path, oldest_ns: int) -> int:
     """Remove a folder's temporary files that were last written before a moment, and return how many."""
     removed = 0
     for path in folder.glob(f"{_RESERVED}tmp-*"):
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # another process removed it, or it is another user's in a folder with a sticky bit
             if path.lstat().st_mtime_ns < oldest_ns:
                 path.unlink()
                 removed += 1

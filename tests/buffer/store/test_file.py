@@ -16,6 +16,7 @@ from forebay import Consumer, Producer
 from forebay.buffer.base.errors import Denied, InvalidInput, NotFound, Unavailable, Unknown, Unsupported
 from forebay.buffer.store import Applied, InDoubt, NotApplied, open_store
 from forebay.buffer.store import file as file_module
+from forebay.buffer.store.disk import Disk
 from forebay.buffer.store.file import FileStore
 from forebay.gc import Collector
 
@@ -70,6 +71,40 @@ def test_folder_that_cannot_be_synced_leaves_the_write_in_doubt(
         store.get("key")
     monkeypatch.undo()
     assert store.get("key").data == b"new"
+
+
+class ReadOnlyDisk(Disk):
+    """A disk whose file system fails after an object's name was changed, and refuses every change from then on."""
+
+    is_read_only = False
+
+    def replace(self, source: Path, target: Path) -> None:
+        super().replace(source, target)
+        self.is_read_only = True
+
+    def link(self, source: Path, target: Path) -> None:
+        super().link(source, target)
+        self.is_read_only = True
+
+    def sync_folder(self, folder: Path) -> None:
+        if self.is_read_only:
+            raise OSError(errno.EIO, "Input/output error")
+        super().sync_folder(folder)
+
+    def unlink(self, path: Path) -> None:
+        if self.is_read_only:
+            raise OSError(errno.EROFS, "Read-only file system")
+        super().unlink(path)
+
+
+def test_write_whose_temporary_file_cannot_be_removed_either_is_still_in_doubt(store: FileStore) -> None:
+    """Its name was changed, so it is there and may survive."""
+    version = store.put("key", b"old")
+
+    assert isinstance(FileStore(store.url, disk=ReadOnlyDisk()).replace("key", b"new", version), InDoubt)
+    with pytest.raises(Unknown, match="crash of the machine may undo"):
+        FileStore(store.url, disk=ReadOnlyDisk()).put("key", b"newer")
+    assert isinstance(FileStore(store.url, disk=ReadOnlyDisk()).create("other", b"new"), InDoubt)
 
 
 def test_version_is_compared_and_the_file_renamed_under_the_lock(
@@ -150,6 +185,21 @@ def test_leftovers_of_killed_processes_are_removed_once_they_are_old(store: File
     store.put("data/key", b"x")
     assert not old.exists()
     assert young.exists(), "another process may be writing it"
+
+
+def test_leftover_that_cannot_be_removed_fails_no_write(store: FileStore, tmp_path: Path) -> None:
+    """As another user's in a folder with a sticky bit. Here it is a folder, which root cannot unlink either."""
+    first, second = (tmp_path / "buffer" / f".forebay-tmp-1-{name}" for name in ("first", "second"))
+    for leftover in (first, second):
+        leftover.mkdir(parents=True)
+        two_hours_ago = leftover.stat().st_mtime - 7200
+        os.utime(leftover, (two_hours_ago, two_hours_ago))
+
+    store.put("key", b"x")
+
+    assert store.get("key").data == b"x"
+    assert first.exists()
+    assert second.exists()
 
 
 def test_name_that_no_key_can_have_is_passed_over(store: FileStore, tmp_path: Path) -> None:
