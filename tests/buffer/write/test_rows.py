@@ -371,14 +371,8 @@ def test_zstd_without_memory_is_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch
 
 
 def test_columns_that_a_row_lacks_are_counted() -> None:
-    kinds = [
-        pa.float64(),
-        pa.string(),
-        pa.struct([("x", pa.int32())]),
-        pa.list_(pa.int8(), 4),
-        pa.map_("string", "int8"),
-    ]
-    schema = pa.schema([pa.field(f"c{i}", kind) for i in range(40) for kind in kinds[i % 5 : i % 5 + 1]])
+    kinds = [pa.float64(), pa.string(), pa.struct([("x", pa.int32())]), pa.bool_(), pa.map_("string", "int8")]
+    schema = pa.schema([pa.field(f"c{i}", kinds[i % 5]) for i in range(40)])
     converter = RowConverter(schema)
     rows = [b'{"c0": 1}'] * 1000
     call = check_rows(rows, b"", 5, converter=converter, row_bytes=row_bytes_of(schema))
