@@ -16,6 +16,7 @@ from forebay.buffer.coordinator import CoordinatorGroup
 from forebay.buffer.format.rows import RowConverter
 from forebay.buffer.manifest.schemas import Schemas
 from forebay.buffer.store.retry import RETRY_SECONDS
+from forebay.buffer.topic.arrivals import Arrivals
 from forebay.buffer.topic.keys import partition_for
 from forebay.buffer.topic.schemas import follow_topic, open_topic_format
 from forebay.buffer.topic.split import SplitHandle, split_rows
@@ -127,6 +128,7 @@ class TopicProducer(AsyncClosing):
         self._turn = self._random.randrange(self._topic.partitions)
         self._turn_bytes = 0
         self._turning = Lock()
+        self._arrivals = Arrivals()
         self._closed = False
         self._first = self._open(self._turn)  # a store that refuses is found out now, not at the first call
 
@@ -196,8 +198,9 @@ class TopicProducer(AsyncClosing):
         """Queue entries as `produce` does, and return the same handle. Awaits room, and does not block the event loop.
 
         `handle = await producer.produce_async(…)` returns once the call is queued, and `await handle` once it is
-        durable. The calls of one task are queued in their order. A call that is cancelled while it waits has queued
-        nothing.
+        durable. The calls of one task are queued in their order. So are calls of one key from several tasks of one
+        event loop, in the order in which they were made, as long as none of them waits for room. A call that is
+        cancelled while it waits has queued nothing.
 
         Raises:
             InvalidInput, Timeout, Backpressure, Closed: as `produce` does.
@@ -314,16 +317,29 @@ class TopicProducer(AsyncClosing):
         return writer
 
     async def _choose_async(self, call: Call | RowCall, entries: Entries | Rows, key: bytes | None) -> BufferWriter:
-        """Do what `_choose` does. What asks the store runs on another thread."""
-        from asyncio import to_thread  # noqa: PLC0415 -- a producer in threads alone need not load it
+        """Do what `_choose` does. What asks the store runs on another thread.
+
+        No call overtakes another one of its event loop that waits for its partition: after the last await here, the
+        caller queues its call at once.
+        """
+        from asyncio import get_running_loop, to_thread  # noqa: PLC0415 -- a producer in threads alone need not load it
 
         self._check_key(key)
-        if self._is_look_due():
-            await to_thread(self._look_for_partitions)
-        number = self._pick(call, key)
-        writer = self._writers.get(number)
-        if writer is None:
-            writer = await to_thread(self._open, number)
+        loop, number = get_running_loop(), None
+        # guard: queue no call while earlier ones wait for their partition
+        if loop not in self._arrivals and not self._is_look_due():
+            number = self._pick(call, key)
+            if (opened := self._writers.get(number)) is not None:
+                opened.check_backlog(entries)
+                return opened
+        with self._arrivals.join(loop) as line:
+            # guard: choose no partition while an earlier call looks for new ones
+            async with line.looking:
+                if self._is_look_due():
+                    await to_thread(self._look_for_partitions)
+                number = self._pick(call, key) if number is None else number
+            async with line.opening[number]:
+                writer = self._writers.get(number) or await to_thread(self._open, number)
         writer.check_backlog(entries)
         return writer
 

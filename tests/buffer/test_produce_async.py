@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from kinds import ONLY_BYTES, Kind, ValueProducer, ValueTopicProducer, values_of
 from forebay.buffer.base.errors import Backpressure, Closed, InvalidInput, Timeout
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.coordinator import Durability
+from forebay.buffer.manifest.topic import partition_name
 from forebay.buffer.producer import Producer
+from forebay.buffer.store.base import StoredObject
 from forebay.buffer.store.memory import MemoryStore
-from forebay.buffer.topic import TopicConsumer, create_topic
+from forebay.buffer.topic import TopicConsumer, create_topic, partition_for
+from forebay.buffer.topic.topic import LOOK_SECONDS
 from forebay.buffer.write.settings import ProducerLimits
 from forebay.testing import FaultyStore, ManualClock
 
@@ -30,6 +34,30 @@ class Gated(FaultyStore):
         if "data/" in key:
             self.gate.wait()
         return super().put(key, data)
+
+
+class HeldReads(FaultyStore):
+    """Answers no read of what `held` names until the gate is open."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        super().__init__(inner)
+        self.read: set[str] = set()
+        self.held: str | None = None
+        self.asked, self.gate = threading.Event(), threading.Event()
+
+    def get(self, key: str) -> StoredObject:
+        self._note(key)
+        return super().get(key)
+
+    def get_if_changed(self, key: str, version: str) -> StoredObject | None:
+        self._note(key)
+        return super().get_if_changed(key, version)
+
+    def _note(self, key: str) -> None:
+        self.read.add(key)
+        if key == self.held:
+            self.asked.set()
+            self.gate.wait()
 
 
 @pytest.fixture
@@ -260,6 +288,111 @@ def test_topic_opens_a_partition_without_blocking_the_event_loop(store: MemorySt
 
     asyncio.run(main())
     assert watched.asked_in_the_loop == 0
+
+
+def hold_an_unopened_partition(held: HeldReads) -> bytes:
+    """Hold the opening of a partition of two that a new producer has not opened, and return a key that goes to it."""
+    unopened = 1 if f"{partition_name(0)}/manifest" in held.read else 0
+    held.held = f"{partition_name(unopened)}/manifest"
+    return next(key for key in (b"%d" % number for number in range(100)) if partition_for(key, 2) == unopened)
+
+
+def in_order_of_reading(store: MemoryStore) -> list[bytes]:
+    return [value for _, batch in TopicConsumer(store) for value in values_of(batch)]
+
+
+def test_topic_queues_no_call_before_the_one_that_opened_its_partition(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 2, schema=kind.schema)
+    held = HeldReads(store)
+
+    async def main() -> None:
+        thread = ThreadPoolExecutor(1)
+        asyncio.get_running_loop().set_default_executor(thread)
+        async with ValueTopicProducer(held) as producer:
+            key = hold_an_unopened_partition(held)
+            first = asyncio.create_task(producer.produce_async(b"1", key=key))
+            await asyncio.sleep(0)
+            held.gate.set()
+            # The loop does not run meanwhile: the partition is open, and the first call has not noticed.
+            thread.submit(lambda: None).result()
+            await producer.produce_async(b"2", key=key)
+            await first
+
+    asyncio.run(main())
+    assert in_order_of_reading(store) == [b"1", b"2"]
+
+
+def test_topic_queues_calls_that_wait_for_a_partition_in_their_order(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 2, schema=kind.schema)
+    held = HeldReads(store)
+
+    async def main() -> None:
+        async with ValueTopicProducer(held) as producer:
+            key = hold_an_unopened_partition(held)
+            calls = [asyncio.create_task(producer.produce_async(b"%02d" % number, key=key)) for number in range(50)]
+            await asyncio.to_thread(held.asked.wait)
+            held.gate.set()
+            await asyncio.gather(*calls)
+
+    asyncio.run(main())
+    assert in_order_of_reading(store) == [b"%02d" % number for number in range(50)]
+
+
+def test_topic_queues_no_call_before_the_one_that_looks_for_partitions(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 1, schema=kind.schema)
+    held, clock = HeldReads(store), ManualClock()
+
+    async def main() -> None:
+        async with ValueTopicProducer(held, clock=clock) as producer:
+            held.held = "manifest"
+            clock.advance(LOOK_SECONDS)
+            first = asyncio.create_task(producer.produce_async(b"1", key=b"k"))
+            await asyncio.to_thread(held.asked.wait)
+            second = asyncio.create_task(producer.produce_async(b"2", key=b"k"))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            held.gate.set()
+            await asyncio.gather(first, second)
+
+    asyncio.run(main())
+    assert in_order_of_reading(store) == [b"1", b"2"]
+
+
+def test_topic_takes_the_calls_behind_a_cancelled_one(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 2, schema=kind.schema)
+    held = HeldReads(store)
+
+    async def main() -> None:
+        async with ValueTopicProducer(held) as producer:
+            key = hold_an_unopened_partition(held)
+            calls = [asyncio.create_task(producer.produce_async(b"%d" % number, key=key)) for number in range(4)]
+            await asyncio.to_thread(held.asked.wait)
+            calls[0].cancel()  # it opens the partition
+            calls[2].cancel()  # it waits for that
+            held.gate.set()
+            await asyncio.gather(*calls, return_exceptions=True)
+            assert [call.cancelled() for call in calls] == [True, False, True, False]
+
+    asyncio.run(main())
+    assert in_order_of_reading(store) == [b"1", b"3"]
+
+
+def test_topic_takes_calls_for_an_open_partition_while_another_is_opened(store: MemoryStore, kind: Kind) -> None:
+    create_topic(store, 2, schema=kind.schema)
+    held = HeldReads(store)
+
+    async def main() -> None:
+        async with ValueTopicProducer(held) as producer:
+            key = hold_an_unopened_partition(held)
+            other = next(b"%d" % n for n in range(100) if partition_for(b"%d" % n, 2) != partition_for(key, 2))
+            waiting = asyncio.create_task(producer.produce_async(b"1", key=key))
+            await asyncio.to_thread(held.asked.wait)
+            await (await producer.produce_async(b"2", key=other))
+            assert not waiting.done()
+            held.gate.set()
+            await waiting
+
+    asyncio.run(main())
 
 
 def test_topic_awaits_room_and_gives_the_entries_back_in_time(store: MemoryStore, kind: Kind) -> None:
