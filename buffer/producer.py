@@ -164,7 +164,8 @@ class Producer(AsyncClosing):
             timeout: seconds to wait for room.
 
         Raises:
-            InvalidInput: these entries can never be stored; nothing was queued.
+            InvalidInput: these entries can never be stored. Or there is no room, and this call must not wait for it,
+                because it would block a `produce_async` of the same thread that waits before it. Nothing was queued.
             Timeout: there was no room in time; the entries are in its `write`.
             Backpressure: the buffer retains more than `limits.backlog_bytes`; the entries are in its `write`.
             Closed: this producer was closed.

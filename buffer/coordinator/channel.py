@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from threading import current_thread
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Final, Generic
 
 from forebay.buffer.base.checks import check_timeout
 from forebay.buffer.base.errors import Backpressure, InvalidInput, Timeout
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 class _Place:
     """Where a coroutine waits: in its channel's line for capacity, then in the group's line for the cost bound."""
 
-    __slots__ = ("in_channel_line", "in_line", "waker")
+    __slots__ = ("in_channel_line", "in_line", "thread", "waker")
 
     def __init__(self) -> None:
         self.in_channel_line = False
         self.in_line = False
         self.waker: LoopWaker | None = None
+        self.thread: Final = current_thread()
+        """The thread of its event loop: while this thread waits, the coroutine cannot leave the queue."""
 
 
 class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
@@ -80,7 +82,8 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
 
         Raises:
             Timeout: there was no room in that time. The error's `write` is the write.
-            InvalidInput: there is no room, and the caller is a done callback: waiting there would stop the flushes.
+            InvalidInput: there is no room, and the caller must not wait. It is a done callback, and waiting there
+                would stop the flushes. Or a coroutine of this thread's event loop waits before it, and could not go on.
             Closed: the coordinator was stopped. If an error stopped it, that is raised instead.
         """
         if timeout is not None:
@@ -217,6 +220,12 @@ class WriteChannel(ChannelState, Generic[WriteT, ResultT]):
         if group.runs_here():
             raise InvalidInput(
                 f"{state.name}: no room, and a done callback must not wait for it: use try_write or try_produce"
+            )
+        # guard: never wait behind a coroutine of the calling thread
+        if any(isinstance(place, _Place) and place.thread is current_thread() for place in group.cost_line):
+            raise InvalidInput(
+                f"{state.name}: no room, and a coroutine of this thread's event loop waits for room before this call, "
+                "which would stop that loop for ever: await write_async or produce_async instead"
             )
         deadline = deadline_in(state.clock, timeout)
 

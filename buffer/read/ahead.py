@@ -182,7 +182,11 @@ class FetchWindow(Generic[P]):
 
         def start() -> None:
             step_bytes = self._limits.step_bytes
-            self._decoder.run(fetch.batch, partial(_decode, fetch.fetcher, fetch.descriptor, data, step_bytes))
+            try:
+                self._decoder.run(fetch.batch, partial(_decode, fetch.fetcher, fetch.descriptor, data, step_bytes))
+            except Exception as error:  # an interrupt is the caller's: the reader discards the batch
+                fetch.batch.fail(error)  # guard: a batch that no thread can decode raises why
+                raise
             fetch.data = None  # the object is not needed any more once it is decoded
 
         data.when_done(start)

@@ -36,6 +36,8 @@ MAX_SKIPS: Final = 100
 """Maximum number of times in one call that retention may drop what comes next before it can be read."""
 RUN: Final = 100
 """Maximum number of batches of one buffer that are listed ahead of what is handed over, fetched or not."""
+_LOOK_AGAIN: Final = 1.0
+"""Maximum time in seconds until a batch is noticed whose arrival nobody told."""
 
 F = TypeVar("F")
 """Where a batch was found."""
@@ -203,7 +205,8 @@ class BaseConsumer(AsyncClosing, Generic[F, B]):
             coming = fetch.batch
             with self._closing_lock:
                 while not coming.done() and not self._closed:
-                    self._clock.wait_until(self._closing, None)
+                    # Not for ever: a thread that is short of memory may fail to tell us.
+                    self._clock.wait_until(self._closing, self._clock.monotonic() + _LOOK_AGAIN)
             self._check_open()
             try:
                 batch = coming.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 from collections import deque
 from concurrent.futures import CancelledError
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _LINGER_SECONDS: Final = 1.0
 """Maximum time that a thread without work waits for more before it ends."""
@@ -73,7 +76,10 @@ class Coming(Generic[T]):
         return self._settle("cancelled", ("pending",)) or self._state == "cancelled"
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call back once there is a result: on the thread that has it, or here and now."""
+        """Call back once there is a result: on the thread that has it, or here and now.
+
+        Nobody but a log hears of what a callback raises on a thread of `FetchThreads`.
+        """
         with self._lock:
             if not self.done():
                 self._callbacks.append(callback)
@@ -92,10 +98,18 @@ class Coming(Generic[T]):
             self._error = error
         self._settle("done", ("running",))
 
-    def _settle(self, state: Literal["done", "cancelled"], before: tuple[str, ...]) -> bool:
+    def fail(self, error: BaseException) -> None:
+        """Let `result` raise this error, unless there is a result already: nobody can carry the task out."""
+        self._settle("done", ("pending", "running"), error)
+
+    def _settle(
+        self, state: Literal["done", "cancelled"], before: tuple[str, ...], error: BaseException | None = None
+    ) -> bool:
         with self._lock:
             if self._state not in before:
                 return False
+            if error is not None:
+                self._error = error
             self._state = state
             self._latch.release()
             callbacks, self._callbacks = self._callbacks, []
@@ -140,8 +154,12 @@ class FetchThreads:
             if self._idle >= len(self._tasks):
                 self._changed.notify()
                 return
-            if len(self._threads) >= self._most or self._start_thread():
-                return
+            try:
+                if len(self._threads) >= self._most or self._start_thread():
+                    return
+            except BaseException:
+                self._tasks.pop()  # the caller hears of it, and need not expect a result
+                raise
             self._tasks.pop()
         coming.carry_out(do)  # the system gives us no thread at all, so the caller does the work
 
@@ -177,18 +195,42 @@ class FetchThreads:
         return True
 
     def _work(self) -> None:
-        while (task := self._next_task()) is not None:
-            coming, do = task
-            coming.carry_out(do)
-            del task, coming, do  # its result must not stay here while the thread waits
+        error: BaseException | None = None
+        try:
+            while (task := self._next_task()) is not None:
+                coming, do = task
+                try:
+                    coming.carry_out(do)
+                # guard: a callback that raises ends no thread
+                except Exception as failed:  # noqa: BLE001 - what depends on it has the error
+                    coming.fail(failed)
+                    _log.exception("%s: what follows a task failed", self._name)
+                del task, coming, do  # its result must not stay here while the thread waits
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            self._end_thread(error)
+
+    def _end_thread(self, error: BaseException | None) -> None:
+        """Forget this thread. If it was the last one, let this error be raised by the tasks that nobody will do."""
+        with self._lock:
+            self._threads.discard(current_thread())
+            if error is None or self._threads:
+                return
+            tasks, self._tasks = self._tasks, deque()
+        for coming, _do in tasks:
+            coming.fail(error)  # guard: leave no task to a thread that has died
 
     def _next_task(self) -> tuple[Coming[Any], Callable[[], Any]] | None:
         """Wait for a task, and return it; None if this thread must end."""
         with self._lock:
             if not self._tasks and not self._closed:
                 self._idle += 1
-                self._changed.wait(_LINGER_SECONDS)
-                self._idle -= 1
+                try:
+                    self._changed.wait(_LINGER_SECONDS)
+                finally:
+                    self._idle -= 1
             if self._tasks:
                 return self._tasks.popleft()
             self._threads.discard(current_thread())

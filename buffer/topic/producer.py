@@ -170,7 +170,9 @@ class TopicProducer(AsyncClosing):
             timeout: seconds to wait for room, for each partition.
 
         Raises:
-            InvalidInput: these entries can never be stored; nothing was queued.
+            InvalidInput: these entries can never be stored. Or there is no room, and this call must not wait for it,
+                because it would block a `produce_async` of the same thread that waits before it. Nothing of this call
+                was queued, or with `key_column` only the parts before.
             Timeout: there was no room in time; the entries are in its `write`.
             Backpressure: the partition retains more than `limits.backlog_bytes`; the entries are in its `write`.
             Closed: this producer was closed.

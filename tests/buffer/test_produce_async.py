@@ -155,6 +155,59 @@ def test_calls_wait_first_come_first_served_with_those_of_threads(store: MemoryS
     assert entries(store) == [b"0", b"1", b"2"]
 
 
+def test_blocking_call_behind_a_coroutine_of_its_own_thread_is_refused(store: MemoryStore) -> None:
+    gated = Gated(store)
+
+    async def main() -> None:
+        async with ValueProducer(gated, flush_interval=0.01, limits=ONE_CALL) as producer:
+            await producer.produce_async(b"first")
+            waiting = asyncio.create_task(producer.produce_async(b"second"))
+            await asyncio.sleep(0)
+            with pytest.raises(InvalidInput, match="await write_async or produce_async"):
+                producer.produce(b"refused", timeout=0)
+            await open_later(gated, waiting)
+            await (await waiting)
+            await asyncio.to_thread(producer.produce, b"third")
+
+    asyncio.run(main())
+    assert entries(store) == [b"first", b"second", b"third"]
+
+
+def test_blocking_call_behind_a_coroutine_whose_loop_stands_still_is_refused(store: MemoryStore) -> None:
+    gated = Gated(store)
+
+    async def fill(producer: Producer) -> asyncio.Task[Any]:
+        await producer.produce_async(b"first")
+        waiting = asyncio.create_task(producer.produce_async(b"second"))
+        await asyncio.sleep(0)
+        return waiting
+
+    with asyncio.Runner() as runner, ValueProducer(gated, flush_interval=0.01, limits=ONE_CALL) as producer:
+        waiting = runner.run(fill(producer))
+        with pytest.raises(InvalidInput, match="await write_async or produce_async"):
+            producer.produce(b"refused", timeout=0)
+        gated.gate.set()
+        runner.run(asyncio.wait_for(waiting, None))
+    assert entries(store) == [b"first", b"second"]
+
+
+def test_blocking_call_waits_behind_a_coroutine_of_another_thread(store: MemoryStore) -> None:
+    gated = Gated(store)
+
+    async def main() -> None:
+        async with ValueProducer(gated, flush_interval=0.01, limits=ONE_CALL) as producer:
+            await producer.produce_async(b"first")
+            waiting = asyncio.create_task(producer.produce_async(b"second"))
+            await asyncio.sleep(0)
+            blocking = asyncio.create_task(asyncio.to_thread(producer.produce, b"third"))
+            await open_later(gated, waiting, blocking)
+            await (await waiting)
+            await (await blocking)
+
+    asyncio.run(main())
+    assert entries(store) == [b"first", b"second", b"third"]
+
+
 def test_cancelled_call_has_queued_nothing_and_gives_up_its_place(store: MemoryStore) -> None:
     gated = Gated(store)
 

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 from kinds import Kind, append_all, kind_in
 
+from forebay.buffer.base.clock import SystemClock
 from forebay.buffer.base.errors import Closed, Corrupt, Fenced, InvalidInput, NotFound, Trimmed, Unavailable
 from forebay.buffer.consumer import Consumer
 from forebay.buffer.format.batch import encode_batch
 from forebay.buffer.manifest import Queue
+from forebay.buffer.read import iteration
 from forebay.buffer.read.ahead import ReadAhead
 from forebay.buffer.store import StoredObject
 from forebay.buffer.store.memory import MemoryStore
@@ -91,6 +93,59 @@ def sequences(batches: Any) -> list[int]:
 
 def ahead_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("forebay-ahead")]
+
+
+# Short of memory
+
+
+def test_batch_whose_decoding_cannot_be_begun_is_raised_in_its_turn_and_follows(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store, 5)
+    start = threading.Thread.start
+    refused: list[str] = []
+
+    def refuse_once(thread: threading.Thread) -> None:
+        if "decode" in thread.name and not refused:
+            refused.append(thread.name)
+            raise MemoryError
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    gated = Gated(store)
+    consumer = Consumer(gated, group="etl")
+    found: list[int] = []
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(lambda: found.extend(sequences(consumer)))
+        for _ in range(2):
+            gated.waiting.acquire()  # the second batch is being read, so a reader will begin to decode the first
+        gated.gate.set()
+        with pytest.raises(MemoryError):
+            first.result()
+    assert sequences(consumer) == list(range(5))
+    assert refused
+
+
+def test_batch_whose_arrival_nobody_told_is_noticed(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(store, 1)
+    gated = Gated(store)
+
+    class Opening(SystemClock):
+        """Opens the gate when the consumer waits, and tells it nothing."""
+
+        def wait_until(self, condition: threading.Condition, deadline: float | None) -> bool:
+            assert deadline is not None, "it would wait for ever"
+            gated.gate.set()
+            return super().wait_until(condition, deadline)
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(iteration, "_notify", fail)
+    try:
+        assert sequences(Consumer(gated, clock=Opening())) == [0]
+    finally:
+        gated.gate.set()
 
 
 # What it costs

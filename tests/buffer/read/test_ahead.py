@@ -132,3 +132,21 @@ def test_reads_that_cannot_be_stopped_count_until_they_have_ended(store: MemoryS
     assert window.first is not None
     assert window.first.batch.result().sequence == 0
     window.close()
+
+
+def test_batch_whose_decoding_cannot_be_begun_raises_why(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    gated = Gated(store)
+    window: FetchWindow[int] = FetchWindow(AheadLimits(threads=1, batches=1), name="forebay-test")
+    window.add(0, FetchHandle(gated), Queue(store).descriptors(0, 1)[0])
+    reader = next(thread for thread in threading.enumerate() if thread.name.startswith("forebay-test-read"))
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        gated.gate.set()
+        reader.join()
+    assert window.first is not None
+    assert window.first.batch.done()
+    assert isinstance(window.first.batch.exception(), MemoryError)
