@@ -341,7 +341,8 @@ class TopicProducer(AsyncClosing):
                     await to_thread(self._look_for_partitions)
                 number = self._pick(call, key) if number is None else number
             async with line.opening[number]:
-                writer = self._writers.get(number) or await to_thread(self._open, number)
+                opened = self._writers.get(number)
+                writer = await to_thread(self._open, number) if opened is None else opened
         writer.check_backlog(entries)
         return writer
 
