@@ -156,7 +156,9 @@ def _check_arrow(entries: pa.Array | pa.ChunkedArray) -> None:
     try:
         entries.validate(full=True)  # guard: refuse an Arrow array whose offsets are wrong
     except pa.ArrowInvalid as error:
-        raise InvalidInput(f"the Arrow array of entries is damaged ({error}), so nothing of it was stored: make it again") from error
+        raise InvalidInput(
+            f"the Arrow array of entries is damaged ({error}), so nothing of it was stored: make it again"
+        ) from error
 
 
 def _list_lengths(entries: Sequence[bytes]) -> Lengths:
