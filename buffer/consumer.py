@@ -331,7 +331,7 @@ class Consumer(BaseConsumer[Found, Batch]):
         The consumer that takes over finds them in `planned`, and can repeat the same ranges (rfcs/0007).
 
         Raises:
-            InvalidInput: one of them was never handed out.
+            InvalidInput: the last of them was never handed out.
             Unsupported: this is the unnamed consumer; only groups have a place for it.
             Fenced: another consumer has taken over, and nothing was changed.
         """

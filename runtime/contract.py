@@ -53,7 +53,7 @@ class CommitIdentity:
     generation: str
     """Which of the group's lives; 32 hexadecimal digits, empty for the unnamed consumer."""
     first: int
-    """The first sequence."""
+    """The first sequence. Retention may have dropped batches from there on."""
     last: int
     """The last sequence, included."""
 

@@ -248,6 +248,7 @@ class Pipeline:
         began = self.clock.monotonic()
         answer: Answer | None = check_committed(self.sink, portion.identity) if portion.asks else None
         if answer is None:
+            _refuse_rest(source, portion)  # guard: never commit the rest of a recorded range
             answer = self._send(source, portion)
             metrics.runtime_commit_duration.record(self.clock.monotonic() - began, source.attributes)
         metrics.runtime_commits.add(1, {**source.attributes, "answer": type(answer).__name__})
@@ -387,6 +388,19 @@ def _name(source: ActiveSource, portion: Portion) -> str:
     batches = f"batch {first}" if first == last else f"batches {first} to {last}"
     group = f", group {source.reader.group}" if source.reader.group else ""
     return f"{source.url}: {batches}{group}"
+
+
+def _refuse_rest(source: ActiveSource, portion: Portion) -> None:
+    """Raise `Halted` if only the rest of a portion is left of what was recorded."""
+    first, last, left = portion.identity.first, portion.identity.last, portion.descriptors[0].sequence
+    if portion.is_partial:
+        raise Halted(
+            f"{_name(source, portion)}: retention has dropped those before {left}, and an earlier process may have "
+            "committed all as one. The sink does not have that commit, or cannot tell, so the rest could be lost or "
+            f"doubled. Look for rows of batches {first} to {last} in the target. If there are none, open the Consumer "
+            f"once with last_acked={left - 1}: the rest is then committed. If all are there, open it with "
+            f'last_acked={last}. If some are there, see "Retention dropped something" in docs/operations.md'
+        )
 
 
 def _check_same_again(source: ActiveSource, batch: Batch) -> None:

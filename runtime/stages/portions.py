@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -28,11 +28,16 @@ if TYPE_CHECKING:
 class Portion:
     """Contiguous batches of one source that are committed together, and their progress."""
 
-    def __init__(self, reader: Reader, descriptors: Sequence[BatchDescriptor], *, replay: bool) -> None:
+    def __init__(
+        self, reader: Reader, descriptors: Sequence[BatchDescriptor], *, replay: bool, first: int | None = None
+    ) -> None:
         self.descriptors = descriptors
+        first = descriptors[0].sequence if first is None else first
         self.identity: Final = CommitIdentity(
-            reader.source, reader.group, reader.generation, descriptors[0].sequence, descriptors[-1].sequence
+            reader.source, reader.group, reader.generation, first, descriptors[-1].sequence
         )
+        self.is_partial: Final = first != descriptors[0].sequence
+        """Whether retention has dropped the first batches of a recorded range. The rest must not be committed."""
         self.replay = replay
         """Whether an earlier process may have committed it."""
         self.asks = replay  # guard: check before committing a replay
@@ -178,6 +183,7 @@ class PortionBuilder:
     Args:
         planned: the last sequence of each portion that the previous consumer recorded. These portions are built again
             with the same boundaries.
+        after: the last sequence before the first of these portions.
         combining: how the sink wants batches combined; None for one batch per portion.
         max_batches: maximum number of batches in a portion.
         raw_bytes: returns how many bytes a batch holds before compression.
@@ -189,22 +195,32 @@ class PortionBuilder:
         combining: Combining | None,
         max_batches: int,
         raw_bytes: Callable[[BatchDescriptor], int],
+        *,
+        after: int = -1,
     ) -> None:
-        self._planned = set(planned)
-        self._last_planned = max(self._planned, default=-1)
+        ends = sorted(planned)
+        self._planned = {end: before + 1 for before, end in pairwise([after, *ends])}
+        """The first sequence of each recorded portion, by its last."""
+        self._last_planned = max(ends, default=-1)
         self._combining = combining
         self._max_batches = max_batches
         self._raw_bytes = raw_bytes
         self._open: list[BatchDescriptor] = []
         self._size = 0
         self._since = 0.0
+        self.trimmed: int = 0
+        """Number of batches of recorded portions that retention dropped after they were added."""
 
     def add(self, descriptors: Iterable[BatchDescriptor], now: float) -> list[list[BatchDescriptor]]:
         """Return the portions that are complete with these batches."""
         complete = []
         for descriptor in descriptors:
             if self._open and descriptor.sequence != self._open[-1].sequence + 1:
-                complete += self.close()  # retention dropped the batches in between
+                # Retention dropped the batches in between, and with them all that are older.
+                # guard: never commit the beginning of a recorded range
+                if self._open[-1].sequence < self._last_planned:
+                    self.trimmed += len(self.close()[0])
+                complete += self.close()
             if not self._open:
                 self._since = now
             self._open.append(descriptor)
@@ -212,6 +228,12 @@ class PortionBuilder:
             if self._is_complete(descriptor.sequence):
                 complete += self.close()
         return complete
+
+    def first_of(self, complete: Sequence[BatchDescriptor]) -> int:
+        """Return the first sequence of a complete portion, as it was recorded if it was."""
+        found = complete[0].sequence
+        # guard: keep the identity of a recorded range whose beginning was trimmed
+        return min(found, self._planned.get(complete[-1].sequence, found))
 
     def close(self) -> list[list[BatchDescriptor]]:
         """Return the portion that is not complete yet, if there is one."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from forebay.buffer.base import metrics
 from forebay.buffer.base.backoff import full_jitter
+from forebay.buffer.base.counted import counted
 from forebay.buffer.base.errors import Closed
 from forebay.buffer.base.waiting import POLL_FLOOR
 from forebay.runtime.stages.pipeline import RETRY_BASE, RETRY_CAP, TRANSIENT
@@ -43,7 +44,7 @@ class SourceReader:
         self._until_caught_up = until_caught_up
         self._begun = False
         self._unrecorded: list[Portion] = []
-        self._replayed_through = -1
+        self._replayed_through = self._recorded_through = -1
         self._end_at_start = 0
         self._look_at = 0.0
         self._poll_delay = POLL_FLOOR
@@ -145,12 +146,14 @@ class SourceReader:
         source, config = self._source, self._pipeline.config
         self._consumer.lag()  # reads the manifest
         self._end_at_start = self._consumer.end
-        planned = self._consumer.planned
+        planned, acked = self._consumer.planned, self._consumer.acked
+        after = -1 if acked is None else acked
+        self._recorded_through = max(planned, default=after)
         self._replayed_through = max(planned, default=-1) if source.reader.group else self._end_at_start - 1
         combining = self._pipeline.sink.combining if source.reader.group else None
         max_batches = max(1, config.max_batches // 2)
         # guard: replay recorded ranges with the same boundaries
-        source.builder = PortionBuilder(planned, combining, max_batches, source.sizes.raw_bytes)
+        source.builder = PortionBuilder(planned, combining, max_batches, source.sizes.raw_bytes, after=after)
         self._begun = True
 
     def _look(self) -> None:
@@ -166,6 +169,9 @@ class SourceReader:
             self._look_at = now + self._poll_delay
             self._poll_delay = min(2 * self._poll_delay, config.max_poll_interval)
         complete = source.builder.add(found, now)
+        if source.builder.trimmed:
+            trimmed, source.builder.trimmed = source.builder.trimmed, 0
+            _log.warning("%s: %s were trimmed after they were found", source.url, counted(trimmed, "batch"))
         if source.caught_up and self._until_caught_up:
             complete += source.builder.close()
         self._offer(complete)
@@ -178,7 +184,12 @@ class SourceReader:
         """Queue portions for admission. They may be fetched while they are being recorded."""
         source = self._source
         portions = [
-            Portion(source.reader, descriptors, replay=descriptors[-1].sequence <= self._replayed_through)
+            Portion(
+                source.reader,
+                descriptors,
+                replay=descriptors[-1].sequence <= self._replayed_through,
+                first=source.builder.first_of(descriptors),
+            )
             for descriptors in complete
         ]
         with self._pipeline.lock:
@@ -190,11 +201,24 @@ class SourceReader:
     def _record(self) -> None:
         """Record where the portions end, then let them be committed: the next consumer needs the same boundaries."""
         if self._source.reader.group:
-            self._consumer.plan([portion.identity.last for portion in self._unrecorded])
+            self._consumer.plan(self._ends())
+        self._recorded_through = max(self._recorded_through, self._unrecorded[-1].identity.last)
         with self._pipeline.lock:
             recorded, self._unrecorded = self._unrecorded, []
             for portion in recorded:
                 self._pipeline.arrive(self._source, portion)
+
+    def _ends(self) -> list[int]:
+        """Return what to record. A range begins after the end before it, so what retention left out is a range too."""
+        ends = []
+        through = self._recorded_through
+        for portion in self._unrecorded:
+            first, last = portion.identity.first, portion.identity.last
+            if first > through + 1:
+                ends.append(first - 1)  # guard: record where a range begins that follows trimmed batches
+            ends.append(last)
+            through = max(through, last)
+        return ends
 
     def _ack(self) -> None:
         source = self._source

@@ -13,8 +13,10 @@ def batches(*sequences: int) -> list[BatchDescriptor]:
     return [BatchDescriptor(sequence, f"data/{sequence}") for sequence in sequences]
 
 
-def builder(planned: Sequence[int] = (), combining: Combining | None = None, max_batches: int = 100) -> PortionBuilder:
-    return PortionBuilder(planned, combining, max_batches, lambda descriptor: 10 + descriptor.sequence % 2)
+def builder(
+    planned: Sequence[int] = (), combining: Combining | None = None, max_batches: int = 100, *, after: int = -1
+) -> PortionBuilder:
+    return PortionBuilder(planned, combining, max_batches, lambda found: 10 + found.sequence % 2, after=after)
 
 
 def ranges(cut: list[list[BatchDescriptor]]) -> list[tuple[int, int]]:
@@ -51,6 +53,27 @@ def test_gap_that_retention_left_ends_a_portion() -> None:
     cut = builder(combining=Combining(10**9))
     assert ranges(cut.add(batches(0, 1, 7, 8), 0.0)) == [(0, 1)]
     assert ranges(cut.close()) == [(7, 8)]
+
+
+def test_recorded_range_keeps_its_first_sequence_if_its_beginning_was_trimmed() -> None:
+    cut = builder([10, 12], after=4)
+    complete = cut.add(batches(8, 9, 10, 11, 12, 13), 0.0)
+    assert ranges(complete) == [(8, 10), (11, 12), (13, 13)]
+    assert [cut.first_of(portion) for portion in complete] == [5, 11, 13]
+
+
+def test_beginning_of_a_recorded_range_is_dropped_if_batches_after_it_were_trimmed() -> None:
+    cut = builder([10], after=4)
+    assert ranges(cut.add(batches(5, 6), 0.0)) == []
+    complete = cut.add(batches(9, 10), 0.0)
+    assert ranges(complete) == [(9, 10)]
+    assert (cut.first_of(complete[0]), cut.trimmed) == (5, 2)
+
+
+def test_recorded_range_that_was_trimmed_after_it_was_found_is_in_no_portion() -> None:
+    cut = builder([10], after=4)
+    assert ranges(cut.add(batches(5, 6), 0.0)) == []
+    assert ranges(cut.add(batches(12), 0.0)) == [(12, 12)]
 
 
 def test_portion_of_tiny_batches_is_limited_so_that_others_have_room() -> None:
