@@ -201,8 +201,7 @@ class TopicProducer(AsyncClosing):
 
         `handle = await producer.produce_async(…)` returns once the call is queued, and `await handle` once it is
         durable. The calls of one task are queued in their order. So are calls of one key from several tasks of one
-        event loop, in the order in which they were made, as long as none of them waits for room. A call that is
-        cancelled while it waits has queued nothing.
+        event loop, in the order in which they were made. A call that is cancelled while it waits has queued nothing.
 
         Raises:
             InvalidInput, Timeout, Backpressure, Closed: as `produce` does.
