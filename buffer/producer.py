@@ -180,8 +180,8 @@ class Producer(AsyncClosing):
         except ForebayError:
             raise
         except BaseException:
-            if number is not None:  # guard: count a number as used if an interrupt may have queued it
-                self._note_queued(number)  # it may be queued: to take it again could write it twice
+            if number is not None:
+                self._note_queued(number)  # it may be queued: refuse it at the call, not only in the queue
             raise
         return handle
 
@@ -230,7 +230,7 @@ class Producer(AsyncClosing):
             raise
         except BaseException:
             if number is not None:
-                self._note_queued(number)  # it may be queued: to take it again could write it twice
+                self._note_queued(number)  # it may be queued: refuse it at the call, not only in the queue
             raise
         return handle
 
